@@ -1,0 +1,119 @@
+"""The command line: `fedmpi COMMAND ...`, also as `python -m fedmpi COMMAND ...`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from fedmpi import __version__
+from fedmpi.errors import EXIT_BAD_INPUT, UserError
+
+
+class _Parser(argparse.ArgumentParser):
+    """Prints usage errors once, not once per rank."""
+
+    def error(self, message: str) -> NoReturn:
+        from fedmpi.mpi import launched_rank
+
+        if launched_rank() == 0:
+            print(f"fedmpi: error: {message}\n{self.format_usage()}", end="", file=sys.stderr)
+        sys.exit(EXIT_BAD_INPUT)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """All commands and their arguments."""
+    parser = _Parser(
+        prog="fedmpi",
+        description="Simulate federated learning under arbitrary client participation, under MPI.",
+    )
+    parser.add_argument("--version", action="version", version=f"fedmpi {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="one simulation; also under mpirun or srun")
+    run.add_argument("config", help="TOML file, see configs/")
+    run.add_argument("--out", required=True, metavar="RUN.h5", help="result file")
+    _add_set(run)
+    run.add_argument("--force", action="store_true", help="overwrite an earlier run")
+
+    check = commands.add_parser("check", help="validate a config; show what it would do and cost")
+    check.add_argument("config", help="TOML file")
+    _add_set(check)
+    check.add_argument("--ranks", type=_positive, default=1, help="number of ranks to plan for")
+
+    info = commands.add_parser("info", help="what a result file holds")
+    info.add_argument("run", metavar="RUN.h5")
+
+    data = commands.add_parser("data", help="prepare data sets")
+    actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
+    prepare = actions.add_parser(
+        "prepare", help="import or download a data set, verify it, store it as one HDF5 file"
+    )
+    prepare.add_argument("name", help="fashion-mnist or cifar-10")
+    prepare.add_argument("--root", default="data", help="folder to store it in (default: data)")
+    prepare.add_argument("--from", dest="source", help="folder with the original files")
+
+    plot = commands.add_parser("plot", help="training loss and test accuracy of runs as a picture")
+    plot.add_argument("runs", nargs="+", metavar="RUN.h5")
+    plot.add_argument("--out", required=True, metavar="FIG.png", help="PNG, PDF or SVG file")
+    return parser
+
+
+def _add_set(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="section.key=value",
+        help="override a config key",
+    )
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer >= 1")
+    return int(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command and exit with its status."""
+    args = make_parser().parse_args(arguments)
+    # One thread a rank, set before torch loads; a user's own setting wins.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        sys.exit(_dispatch(args))
+    except UserError as error:
+        print(f"fedmpi: error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # the reader of our output left, as `fedmpi info RUN.h5 | head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _dispatch(args: argparse.Namespace) -> int:
+    # Each command imports only what it needs: `info` and `plot` load neither torch nor MPI.
+    if args.command == "run":
+        from fedmpi.commands.run import run
+
+        return run(args.config, args.out, args.set, force=args.force)
+    if args.command == "check":
+        from fedmpi.commands.check import check
+
+        return check(args.config, args.set, args.ranks)
+    if args.command == "info":
+        from fedmpi.commands.info import info
+
+        return info(args.run)
+    if args.command == "plot":
+        from fedmpi.plots import plot
+
+        return plot(args.runs, args.out)
+    from fedmpi.commands.prepare import prepare
+
+    return prepare(args.name, args.root, args.source)
+
+
+if __name__ == "__main__":
+    main()

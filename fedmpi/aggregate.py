@@ -1,0 +1,121 @@
+"""The sum of q * update over all participants, the same bits on any number of ranks.
+
+Two collectives: a few numbers by MAX (largest contribution, trouble, time), then the fixed-point sum.
+Invariant: both are called by every rank, whatever it trained; and nothing is summed unless all updates
+of all ranks are finite.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmpi import exact
+from fedmpi.errors import UserError
+from fedmpi.mpi import Comm
+from fedmpi.timing import Stopwatch
+
+_WAVE_BYTES = 1 << 28
+_FEWEST, _MOST = 16, 4096
+
+
+class NonFiniteUpdateError(Exception):
+    """Some client's update holds inf or nan. Raised on all ranks alike."""
+
+    def __init__(self, client: int) -> None:
+        super().__init__(f"client {client} gave a non-finite update")
+        self.client = client
+
+
+def wave_size(num_params: int) -> int:
+    """How many participants are trained before their updates are summed.
+
+    Updates wait in memory until their common exponent is known; waves bound that memory to 256 MB
+    over all ranks (more for models above 4 million parameters). A function of the model
+    alone: the bits must not depend on the ranks.
+
+    >>> wave_size(228_586)
+    293
+    """
+    return min(max(_WAVE_BYTES // (4 * num_params), _FEWEST), _MOST)
+
+
+class WeightedSum:
+    """Buffers for the updates of one rank, and their sum over all ranks."""
+
+    def __init__(
+        self,
+        comm: Comm,
+        num_params: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        on_device: bool,
+    ) -> None:
+        self._comm = comm
+        self._on_device = on_device and device.type == "cuda"
+        self._updates = torch.empty((0, num_params), dtype=dtype, device=device)
+        self._total = torch.zeros(num_params, dtype=torch.int64, device=device)
+
+    def buffers(self, count: int) -> Tensor:
+        """(count, num_params): one row for each update. Kept and reused."""
+        if count > len(self._updates):
+            self._updates = self._updates.new_empty((count, self._updates.shape[1]))
+        return self._updates[:count]
+
+    def reduce(
+        self,
+        clients: np.ndarray,
+        weights: np.ndarray,
+        mine: np.ndarray,
+        compute_time: float,
+        clock: Stopwatch,
+    ) -> tuple[np.ndarray, float]:
+        """Collective. (sum of q * update over all `clients`, compute time of the slowest rank).
+
+        The buffers hold the updates of `clients[mine]`, in that order.
+        """
+        updates, own_weights = self._updates[: mine.sum()], weights[mine].tolist()
+        with clock("idle"):  # the time until the slowest rank arrives
+            largest, slowest = self._agree(clients, weights, mine, updates, compute_time)
+        with clock("reduction"):
+            exponent = exact.common_exponent(largest, len(clients))
+            self._total.zero_()
+            for update, weight in zip(updates, own_weights, strict=True):
+                exact.add_contribution(self._total, update, weight, exponent)
+            total = self._total if self._on_device else self._total.cpu()  # waits for the device
+            if self._on_device:
+                torch.cuda.synchronize()
+            self._comm.sum_in_place(total if self._on_device else total.numpy())
+            return exact.to_float(total, exponent).cpu().numpy(), slowest
+
+    def _agree(
+        self,
+        clients: np.ndarray,
+        weights: np.ndarray,
+        mine: np.ndarray,
+        updates: Tensor,
+        compute_time: float,
+    ) -> tuple[float, float]:
+        """Collective. Largest |q * update| and compute time of all ranks; raises trouble on all."""
+        peaks = updates.abs().amax(dim=1).double().cpu().numpy() if len(updates) else np.zeros(0)
+        bad = clients[mine][~np.isfinite(peaks)]
+        plan = zlib.crc32(clients.tobytes() + weights.tobytes())
+        largest = (weights[mine] * np.where(np.isfinite(peaks), peaks, 0)).max(initial=0.0)
+        worst = self._comm.maximum(
+            np.array([largest, -bad[0] if len(bad) else -math.inf, plan, -plan, compute_time])
+        )
+        if worst[2] != -worst[3]:
+            raise UserError.on_all_ranks(
+                "the ranks disagree on who takes part: participation.availability must be a pure "
+                "function of its arguments; draw random numbers from its seed and t only"
+            )
+        if worst[1] > -math.inf:
+            raise NonFiniteUpdateError(int(-worst[1]))
+        if not math.isfinite(worst[0]):
+            raise NonFiniteUpdateError(int(clients[0]))
+        return float(worst[0]), float(worst[4])

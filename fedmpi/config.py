@@ -1,0 +1,207 @@
+"""The experiment as typed, documented records: every key, its default, its meaning, what it accepts.
+
+Invariant: a `Config` that exists is valid and complete. `load` refuses anything else and reports all
+problems at once; the resolved text (`to_toml`) is stored with the results and gives the same Config.
+Reading and checking text is the work of fedmpi/validate.py; here stands what is accepted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+# Names of built-in parts. Each list has its registry elsewhere; a test keeps the two the same.
+DATASETS = ("fashion-mnist", "cifar-10", "fashion-mini", "synthetic", "quadratic")
+PARTITIONS = ("iid", "majority-label", "dirichlet", "classes-per-client", "natural")
+MODELS = ("cnn-fashion", "cnn-cifar", "logistic", "mlp", "quadratic")
+AVAILABILITIES = ("always", "periodic")
+SELECTIONS = ("all", "uniform", "permutation", "schedule")
+WEIGHTINGS = ("equal", "all")
+METHODS = ("fedavg",)
+
+REQUIRED = object()
+
+
+def option(
+    default: Any,
+    doc: str,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    above: float | None = None,
+    choices: tuple[str, ...] = (),
+    or_function: bool = False,
+    or_file: bool = False,
+) -> Any:
+    """One config key: default (`REQUIRED`, or None for optional), what it means, what it accepts."""
+    rule = {
+        "doc": doc,
+        "at_least": at_least,
+        "at_most": at_most,
+        "above": above,
+        "choices": choices,
+        "or_function": or_function,
+        "or_file": or_file,
+        "required": default is REQUIRED,
+    }
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: type(default)(default), metadata=rule)
+    return field(default=None if default is REQUIRED else default, metadata=rule)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """[run] How long, how often, on what."""
+
+    name: str = option("", "name of the run; default: the config file's name")
+    seed: int = option(1, "drives everything random", at_least=0, at_most=2**63 - 1)
+    num_rounds: int = option(REQUIRED, "T, rounds in all, warm-up included", at_least=1)
+    eval_every: int = option(50, "rounds between evaluations; 0 = only at the end", at_least=0)
+    checkpoint_every: int = option(
+        0, "rounds after which results are on disk at the latest; 0 = by time only", at_least=0
+    )
+    record_params_every: int = option(0, "rounds between stored x_t; 0 = never", at_least=0)
+    device: str = option("auto", "where clients train", choices=("auto", "cpu", "cuda"))
+    cuda_aware: bool = option(False, "hand GPU buffers to MPI as they are")
+    dtype: str = option("float32", "precision of local training", choices=("float32", "float64"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """[data] Which samples, and who owns them."""
+
+    dataset: str = option(REQUIRED, "data set", choices=DATASETS, or_file=True)
+    root: str = option("data", "folder of downloaded or prepared data")
+    num_clients: int | None = option(None, "N; quadratic and natural know it", at_least=1)
+    partition: str = option("iid", "how samples are dealt to clients", choices=PARTITIONS)
+    similarity: float = option(
+        0.05, "majority-label: share of samples dealt at random", at_least=0, at_most=1
+    )
+    alpha: float = option(0.1, "dirichlet: concentration", above=0)
+    classes_per_client: int = option(2, "classes-per-client: labels a client holds", at_least=1)
+    allow_empty: bool = option(False, "accept clients without samples")
+    augment: bool | None = option(None, "random crop and flip; default: true for cifar-10")
+    # synthetic
+    train_samples: int = option(6000, "synthetic: training samples", at_least=1)
+    test_samples: int = option(1000, "synthetic: test samples", at_least=0)
+    num_classes: int = option(10, "synthetic: labels", at_least=2, at_most=1000)
+    shape: list[int] = option([1, 28, 28], "synthetic: shape of a sample", at_least=1)
+    noise_std: float | None = option(
+        None,
+        "noise around a class prototype (synthetic, default 0.25), or in each gradient "
+        "coordinate (quadratic, default 0)",
+        at_least=0,
+    )
+    # quadratic
+    centers: list[list[float]] | None = option(None, "quadratic: one z_n per client")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """[model] What is trained."""
+
+    name: str = option(REQUIRED, "model", choices=MODELS, or_function=True)
+    hidden: list[int] = option([200], "mlp: widths of the hidden layers", at_least=1)
+    initial: list[float] | None = option(None, "quadratic: x_0; default: zeros")
+    options: dict = option({}, "keyword arguments for a model function of your own")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParticipationConfig:
+    """[participation] Who takes part in a round, and with what weight q."""
+
+    availability: str = option("always", "who could take part", choices=AVAILABILITIES, or_function=True)
+    num_groups: int | None = option(None, "periodic: groups that take turns", at_least=1)
+    rounds_per_group: int | None = option(None, "periodic: rounds of a turn", at_least=1)
+    random_offset: bool = option(False, "periodic: shorten the first turn at random")
+    selection: str = option("all", "who is taken of the available", choices=SELECTIONS)
+    clients_per_round: int | None = option(None, "S, for uniform and permutation", at_least=1)
+    weighting: str = option("equal", "q: 1/participants, or 1/N", choices=WEIGHTINGS)
+    schedule: str | None = option(None, "schedule: file of round, client, weight (.csv or .h5)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmConfig:
+    """[algorithm] How clients and server move."""
+
+    name: str = option("fedavg", "method", choices=METHODS)
+    local_lr: float = option(REQUIRED, "gamma, local step size", above=0)
+    local_steps: int = option(REQUIRED, "I, local iterations", at_least=1)
+    batch_size: int = option(16, "minibatch; 0 = the client's full data", at_least=0)
+    amplification: float = option(1.0, "eta; 1 = off, below 1 damps", above=0)
+    amplify_every: int = option(1, "P, rounds between amplifications", at_least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmupConfig:
+    """[warmup] Plain FedAvg first; the amplification interval restarts when it ends."""
+
+    num_rounds: int = option(REQUIRED, "rounds of warm-up", at_least=1)
+    local_lr: float = option(REQUIRED, "gamma of the warm-up", above=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A whole experiment."""
+
+    run: RunConfig
+    data: DataConfig
+    model: ModelConfig
+    participation: ParticipationConfig
+    algorithm: AlgorithmConfig
+    warmup: WarmupConfig | None = None
+
+    @property
+    def warmup_rounds(self) -> int:
+        """Rounds of warm-up, 0 without one."""
+        return self.warmup.num_rounds if self.warmup else 0
+
+    def local_lr(self, t: int) -> float:
+        """gamma of round t."""
+        if self.warmup and t < self.warmup.num_rounds:
+            return self.warmup.local_lr
+        return self.algorithm.local_lr
+
+    def amplification(self, t: int) -> float:
+        """eta of round t."""
+        return 1.0 if t < self.warmup_rounds else self.algorithm.amplification
+
+    def to_toml(self) -> str:
+        """The resolved config; reading it gives this Config again."""
+        lines = []
+        for section in fields(self):
+            record = getattr(self, section.name)
+            if record is None:
+                continue
+            lines.append(f"[{section.name}]")
+            for key in fields(record):
+                value = getattr(record, key.name)
+                if value is not None:
+                    lines.append(f"{key.name} = {_toml(value)}")
+            lines.append("")
+        return "\n".join(lines)
+
+
+SECTIONS = {
+    "run": RunConfig,
+    "data": DataConfig,
+    "model": ModelConfig,
+    "participation": ParticipationConfig,
+    "algorithm": AlgorithmConfig,
+    "warmup": WarmupConfig,
+}
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML text."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        controls = {ord(c): f"\\u{ord(c):04x}" for c in map(chr, [*range(32), 127])}
+        return '"' + escaped.translate(controls) + '"'
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+    return repr(value)

@@ -1,0 +1,145 @@
+"""A data set in memory, and as one HDF5 file that is checked when it is read.
+
+Invariant: a file appears whole or not at all, and a Dataset read from a file has the digest it was
+written with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from fedmpi.errors import UserError
+
+FORMAT = "fedmpi-data"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Training and test samples. Images stay uint8; float inputs are taken as they are."""
+
+    name: str
+    train_inputs: np.ndarray  # (samples, *shape), uint8 or floating point
+    train_labels: np.ndarray  # (samples,), int64
+    test_inputs: np.ndarray
+    test_labels: np.ndarray
+    num_classes: int
+    mean: tuple[float, ...] = ()  # per channel, of uint8 inputs scaled to [0, 1]
+    std: tuple[float, ...] = ()
+    train_clients: np.ndarray | None = None  # (samples,), for the natural partition
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self.train_inputs.shape[1:]
+
+    def digest(self) -> str:
+        """SHA-256 of everything in the data set."""
+        sha = hashlib.sha256(repr((self.num_classes, self.mean, self.std)).encode())
+        for part in self.arrays().values():
+            sha.update(f"{part.shape}{part.dtype.str}".encode())
+            sha.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
+        return sha.hexdigest()
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All arrays by their name in a prepared file."""
+        parts = {
+            "train/inputs": self.train_inputs,
+            "train/labels": self.train_labels,
+            "test/inputs": self.test_inputs,
+            "test/labels": self.test_labels,
+        }
+        if self.train_clients is not None:
+            parts["train/client"] = self.train_clients
+        return parts
+
+
+def write_dataset(path: str | Path, dataset: Dataset) -> None:
+    """Store a data set as one HDF5 file, for `data.dataset = "PATH.h5"`."""
+    path = Path(path)
+    problem = _problem(dataset)
+    if problem:
+        raise UserError(f"data set {dataset.name}: {problem}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with h5py.File(partial, "w", locking=False) as file:
+            file.attrs.update(
+                format=FORMAT,
+                format_version=FORMAT_VERSION,
+                name=dataset.name,
+                num_classes=dataset.num_classes,
+                mean=np.array(dataset.mean, dtype=np.float64),
+                std=np.array(dataset.std, dtype=np.float64),
+                digest=dataset.digest(),
+            )
+            for name, array in dataset.arrays().items():
+                packing = {"compression": "gzip", "shuffle": True} if array.size else {}
+                file.create_dataset(name, data=array, **packing)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_dataset(path: str | Path) -> Dataset:
+    """The data set in a prepared file; a file that is not one, or was damaged, is a UserError."""
+    path = Path(path)
+    if not path.exists():
+        raise UserError(f"data file {path}: no such file; make it with `fedmpi data prepare`")
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            kind, version = file.attrs.get("format"), file.attrs.get("format_version")
+            if kind != FORMAT or version is None or version > FORMAT_VERSION:
+                raise UserError(
+                    f"data file {path}: format {kind!r}, version {version}; "
+                    f"accepted is {FORMAT!r} up to version {FORMAT_VERSION}"
+                )
+            dataset = Dataset(
+                name=str(file.attrs["name"]),
+                train_inputs=file["train/inputs"][()],
+                train_labels=file["train/labels"][()].astype(np.int64, copy=False),
+                test_inputs=file["test/inputs"][()],
+                test_labels=file["test/labels"][()].astype(np.int64, copy=False),
+                num_classes=int(file.attrs["num_classes"]),
+                mean=tuple(map(float, file.attrs["mean"])),
+                std=tuple(map(float, file.attrs["std"])),
+                train_clients=file["train/client"][()] if "train/client" in file else None,
+            )
+            expected = file.attrs["digest"]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"data file {path}: cannot be read as prepared data ({error})") from None
+    problem = _problem(dataset)
+    if not problem and dataset.digest() != expected:
+        problem = "contents do not match the stored digest, the file was changed or damaged"
+    if problem:
+        raise UserError(f"data file {path}: {problem}; prepare it again")
+    return dataset
+
+
+def _problem(dataset: Dataset) -> str | None:
+    """Why a data set cannot be used, or None."""
+    for part in ("train", "test"):
+        inputs, labels = getattr(dataset, f"{part}_inputs"), getattr(dataset, f"{part}_labels")
+        if len(inputs) != len(labels):
+            return f"{len(inputs)} {part} inputs but {len(labels)} labels"
+        if inputs.dtype != np.uint8 and not np.issubdtype(inputs.dtype, np.floating):
+            return f"{part} inputs of type {inputs.dtype}; expected uint8 or floating point"
+        if inputs.shape[1:] != dataset.shape:
+            return f"test samples of shape {inputs.shape[1:]}, train samples of {dataset.shape}"
+        if len(labels) and not 0 <= labels.min() <= labels.max() < dataset.num_classes:
+            return f"{part} labels outside 0..{dataset.num_classes - 1}"
+    if not len(dataset.train_inputs):
+        return "no training samples"
+    if dataset.train_inputs.dtype == np.uint8:
+        channels = dataset.shape[0] if len(dataset.shape) == 3 else 1
+        if not len(dataset.mean) == len(dataset.std) == channels or min(dataset.std) <= 0:
+            return f"mean and std need {channels} numbers each, std above 0"
+    if dataset.train_clients is not None and len(dataset.train_clients) != len(dataset.train_inputs):
+        return f"{len(dataset.train_clients)} client ids for {len(dataset.train_inputs)} samples"
+    return None

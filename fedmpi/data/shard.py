@@ -1,0 +1,263 @@
+"""What one rank holds of the data: the samples of its clients, and its part of the evaluation sets.
+
+Clients are owned by stride: rank r has clients r, r + R, r + 2R, ... (availability groups are contiguous
+ids, so contiguous ownership would leave most ranks idle). Evaluation goes by fixed blocks of samples,
+dealt to ranks by stride too. Invariant: a minibatch is a pure function of (seed, client, how many
+minibatches the client drew before), and an evaluation block of its number, whatever the ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmpi import rng
+from fedmpi.config import Config
+from fedmpi.data.partition import Partition, make_partition
+from fedmpi.data.prepared import Dataset
+from fedmpi.data.sources import load_dataset
+from fedmpi.errors import UserError
+from fedmpi.mpi import Comm
+
+EVAL_BLOCK = 128  # samples of an evaluation block: larger ones cost page faults, smaller ones overhead
+
+
+@dataclass(frozen=True)
+class DataInfo:
+    """What all ranks know of the data."""
+
+    name: str
+    shape: tuple[int, ...]
+    num_classes: int
+    num_train: int
+    num_test: int
+    partition: Partition
+    majority_labels: np.ndarray
+    digest: str  # of the data set and of who has what
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """uint8 samples to (value / 255 - mean) / std per channel; float samples as they are."""
+
+    scale: Tensor | None
+    shift: Tensor | None
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, dataset: _Header, dtype: torch.dtype, device: torch.device) -> Normaliser:
+        """The normaliser of a data set."""
+        if not dataset.mean:
+            return cls(None, None, dtype)
+        mean = torch.tensor(dataset.mean, dtype=torch.float64)
+        std = torch.tensor(dataset.std, dtype=torch.float64)
+        shape = (1, -1, *[1] * (len(dataset.shape) - 1)) if len(dataset.shape) == 3 else (1,)
+        scale, shift = 1 / (255 * std), -mean / std
+        return cls(*(v.to(dtype).reshape(shape).to(device) for v in (scale, shift)), dtype)
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """A fresh tensor of the training precision."""
+        values = inputs.to(self.dtype, copy=True)
+        return values if self.scale is None else values.mul_(self.scale).add_(self.shift)
+
+
+@dataclass(frozen=True)
+class _Header:
+    """The small parts of a Dataset, which every rank needs."""
+
+    name: str
+    shape: tuple[int, ...]
+    input_dtype: np.dtype
+    train_labels: np.ndarray
+    train_clients: np.ndarray | None
+    test_labels: np.ndarray
+    num_classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    digest: str
+
+    @classmethod
+    def of(cls, data: Dataset) -> _Header:
+        return cls(
+            data.name, data.shape, data.train_inputs.dtype, data.train_labels, data.train_clients,
+            data.test_labels, data.num_classes, data.mean, data.std, data.digest(),
+        )  # fmt: skip
+
+
+class ClientData:
+    """The samples of a rank's own clients, one contiguous tensor on its device, and their minibatches."""
+
+    def __init__(
+        self,
+        config: Config,
+        partition: Partition,
+        ranks: tuple[int, int],
+        inputs: np.ndarray,
+        labels: np.ndarray,
+        normalise: Normaliser,
+        device: torch.device,
+    ) -> None:
+        self.seed = config.run.seed
+        self.batch_size = config.algorithm.batch_size
+        self.augment = config.data.augment
+        self.noise_std = config.data.noise_std if config.data.dataset == "quadratic" else 0.0
+        self.inputs = torch.from_numpy(inputs).to(device)
+        self.labels = torch.from_numpy(labels).to(device)
+        self.normalise = normalise
+        rank, self._stride = ranks
+        self._sizes = partition.sizes[owned_clients(partition.num_clients, rank, self._stride)]
+        self._starts = np.cumsum(self._sizes) - self._sizes
+        self._last_epoch: tuple[tuple[int, int], np.ndarray] | None = None
+
+    def size(self, client: int) -> int:
+        """Samples of an owned client."""
+        return int(self._sizes[client // self._stride])
+
+    def minibatches(self, client: int, drawn: int, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The next `count` minibatches of a client that drew `drawn` before: (inputs, labels).
+
+        The client shuffles its data, walks through it, drops a last short batch and reshuffles.
+        """
+        start, size = int(self._starts[client // self._stride]), self.size(client)
+        for number in range(drawn, drawn + count):
+            rows = start + torch.from_numpy(self._rows(client, size, number))
+            rows = rows.to(self.inputs.device)
+            inputs = self.normalise(self.inputs[rows])
+            if self.noise_std:
+                noise = rng.stream(self.seed, "noise", client, number).standard_normal(inputs.shape)
+                inputs += self.noise_std * torch.from_numpy(noise).to(inputs)
+            if self.augment:
+                inputs = random_crop_flip(inputs, rng.stream(self.seed, "augment", client, number))
+            yield inputs, self.labels[rows]
+
+    def _rows(self, client: int, size: int, number: int) -> np.ndarray:
+        """Positions of a minibatch among the client's samples."""
+        batch = self.batch_size
+        if batch == 0 or batch >= size:
+            return np.arange(size)
+        epoch, position = divmod(number, size // batch)
+        order = self._epoch_order(client, size, epoch)
+        return order[position * batch : (position + 1) * batch]
+
+    def _epoch_order(self, client: int, size: int, epoch: int) -> np.ndarray:
+        """The client's shuffle of an epoch; the one last used is kept, as steps follow each other."""
+        if self._last_epoch is None or self._last_epoch[0] != (client, epoch):
+            order = rng.stream(self.seed, "minibatch", client, epoch).permutation(size)
+            self._last_epoch = ((client, epoch), order)
+        return self._last_epoch[1]
+
+
+def random_crop_flip(inputs: Tensor, draws: np.random.Generator) -> Tensor:
+    """One crop (padding 4) and one horizontal flip for the whole minibatch, as the paper's code does."""
+    top, left, flip = draws.integers(9), draws.integers(9), draws.integers(2)
+    height, width = inputs.shape[-2:]
+    padded = torch.nn.functional.pad(inputs, (4, 4, 4, 4))
+    crop = padded[..., top : top + height, left : left + width]
+    return crop.flip(-1) if flip else crop.contiguous()
+
+
+@dataclass(frozen=True)
+class EvalData:
+    """The evaluation blocks of one rank, out of `num_blocks` in all."""
+
+    block_ids: np.ndarray
+    num_blocks: int
+    num_samples: int  # of the whole set
+    inputs: Tensor
+    labels: Tensor
+    normalise: Normaliser
+
+    def blocks(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """(block number, inputs, labels) of each of this rank's blocks."""
+        start = 0
+        for block in self.block_ids.tolist():
+            size = min(EVAL_BLOCK, self.num_samples - block * EVAL_BLOCK)
+            part = slice(start, start + size)
+            yield block, self.normalise(self.inputs[part]), self.labels[part]
+            start += size
+
+
+def owned_clients(num_clients: int, rank: int, size: int) -> np.ndarray:
+    """The clients of a rank."""
+    return np.arange(rank, num_clients, size)
+
+
+def _owned_rows(partition: Partition, rank: int, size: int) -> np.ndarray:
+    """Samples of a rank's clients, client by client."""
+    owned = owned_clients(partition.num_clients, rank, size)
+    sizes, first = partition.sizes[owned], partition.offsets[owned]
+    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return partition.order[np.repeat(first, sizes) + within]
+
+
+def _eval_rows(num_samples: int, rank: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """A rank's evaluation blocks, and their samples."""
+    blocks = np.arange(rank, math.ceil(num_samples / EVAL_BLOCK), size)
+    rows = (blocks[:, None] * EVAL_BLOCK + np.arange(EVAL_BLOCK)).reshape(-1)
+    return blocks, rows[rows < num_samples]
+
+
+def load_shards(
+    comm: Comm, config: Config, device: torch.device
+) -> tuple[ClientData, EvalData, EvalData, DataInfo]:
+    """Collective. (clients' data, train and test evaluation data, what all ranks know).
+
+    One rank of each node reads the data set and hands every rank of the node the rows that it needs.
+    """
+    data = comm.where(comm.node_rank == 0, lambda: load_dataset(config.data))
+    header = comm.share_on_node(_Header.of(data) if data else None)
+    partition = comm.where(True, lambda: _make_partition(config, header))
+    dtype = getattr(torch, config.run.dtype)
+    normalise = Normaliser.of(header, dtype, device)
+
+    def take(part: str, rows_of: object) -> np.ndarray:
+        rows = rows_of(comm.rank)
+        out = np.empty((len(rows), *header.shape), header.input_dtype)
+        source = getattr(data, f"{part}_inputs") if data else None
+        comm.scatter_on_node(lambda rank: source[rows_of(rank)], out)
+        return out
+
+    def evaluation(part: str, labels: np.ndarray) -> EvalData:
+        blocks, rows = _eval_rows(len(labels), comm.rank, comm.size)
+        inputs = take(part, lambda rank: _eval_rows(len(labels), rank, comm.size)[1])
+        return EvalData(
+            blocks, math.ceil(len(labels) / EVAL_BLOCK), len(labels),
+            torch.from_numpy(inputs).to(device), torch.from_numpy(labels[rows]).to(device), normalise,
+        )  # fmt: skip
+
+    clients = ClientData(
+        config,
+        partition,
+        (comm.rank, comm.size),
+        take("train", lambda rank: _owned_rows(partition, rank, comm.size)),
+        header.train_labels[_owned_rows(partition, comm.rank, comm.size)],
+        normalise,
+        device,
+    )
+    info = DataInfo(
+        header.name, header.shape, header.num_classes, len(header.train_labels),
+        len(header.test_labels), partition, partition.majority_labels(header.train_labels),
+        f"{header.digest}/{partition.digest()}",
+    )  # fmt: skip
+    return (
+        clients,
+        evaluation("train", header.train_labels),
+        evaluation("test", header.test_labels),
+        info,
+    )
+
+
+def _make_partition(config: Config, header: _Header) -> Partition:
+    if config.data.augment and len(header.shape) != 3:
+        raise UserError(
+            f"config data.augment = true: samples have shape {header.shape}; "
+            "crop and flip need (channels, height, width)"
+        )
+    return make_partition(
+        header.train_labels, header.train_clients, header.num_classes, config.data, config.run.seed
+    )

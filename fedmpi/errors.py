@@ -1,0 +1,58 @@
+"""The ways a job can end, and the exit status of each: 0 done, 1 failure, 2 bad input, 3 diverged.
+
+Invariant: a mistake of the user is a `UserError` whose text alone helps; it is never a traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+EXIT_DONE = 0
+EXIT_FAILURE = 1
+EXIT_BAD_INPUT = 2
+EXIT_DIVERGED = 3
+
+
+class UserError(Exception):
+    """Bad config or bad input file. The message says what, the value seen, what is accepted, where.
+
+    `agreed` is set once every rank is known to raise the same error, so that all can leave quietly.
+    """
+
+    exit_code = EXIT_BAD_INPUT
+    agreed = False
+
+    @classmethod
+    def on_all_ranks(cls, message: str) -> UserError:
+        """An error that every rank raises at the same place."""
+        error = cls(message)
+        error.agreed = True
+        return error
+
+
+class ConfigError(UserError):
+    """All problems of one config in one report."""
+
+    def __init__(self, problems: list[str], source: str) -> None:
+        self.problems = problems
+        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        super().__init__("\n  ".join([f"{count} in {source}:", *problems]))
+
+
+class ClientError(Exception):
+    """An exception met while training one client, with its place in the simulation."""
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """A hint such as `did you mean amplify_every?`, else the list of all names.
+
+    >>> did_you_mean("amplfy_every", ["amplify_every", "local_lr"])
+    'did you mean amplify_every?'
+    >>> did_you_mean("zzz", ["b", "a"])
+    'accepted: a, b'
+    """
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.75)
+    if close:
+        return f"did you mean {close[0]}?"
+    return "accepted: " + ", ".join(sorted(names))

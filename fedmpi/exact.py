@@ -1,0 +1,47 @@
+"""Sums that do not depend on order or grouping: fixed point in 64-bit integers.
+
+Every contribution c = q * update is rounded once to a multiple of 2**-exponent; the multiples are added
+as integers, which is associative. The exponent comes from the largest |c| of all clients and from how
+many there are, both the same on every rank, so 1, 2 or 16 ranks get the same bits.
+
+Error: with m the largest |c|, K contributions, b = ceil(log2 K), each is off by at most half a unit,
+2**-(exponent + 1) <= 2**(b - 62) * m, so the sum by at most K * 2**(b - 62) * m: for K = 10 about
+3e-17 * m, finer than float64 addition itself. Overflow cannot occur: each multiple is at most
+2**(62 - b), so K of them stay within 2**62.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+_MAX_EXPONENT = 1000  # 2.0**_MAX_EXPONENT is finite; contributions below 1e-280 may round to zero
+
+
+def common_exponent(largest: float, count: int) -> int:
+    """The exponent for `count` contributions of magnitude at most `largest`.
+
+    >>> common_exponent(1.0, 1)
+    61
+    """
+    if not math.isfinite(largest) or largest < 0:
+        raise ValueError(f"largest contribution must be finite and >= 0, got {largest}")
+    headroom = max(count - 1, 0).bit_length()  # ceil(log2(count))
+    _, exponent_of_largest = math.frexp(largest)  # largest < 2**exponent_of_largest
+    return min(62 - headroom - exponent_of_largest, _MAX_EXPONENT)
+
+
+def add_contribution(total: Tensor, update: Tensor, weight: float, exponent: int) -> None:
+    """total += round(weight * update * 2**exponent), in int64. The product is taken in float64."""
+    # Scaling by a power of two is exact: what is rounded is weight * update, once to float64, once here.
+    scaled = update.to(torch.float64, copy=True).mul_(weight).mul_(math.ldexp(1.0, exponent))
+    total += scaled.round_().to(torch.int64)
+
+
+def to_float(total: Tensor, exponent: int) -> Tensor:
+    """The float64 value of an integer sum, correctly rounded."""
+    # In two factors, since 2**-exponent alone may leave float64's range.
+    half = exponent // 2
+    return total.double() * math.ldexp(1.0, -half) * math.ldexp(1.0, half - exponent)

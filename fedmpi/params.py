@@ -1,0 +1,57 @@
+"""A model as one flat vector.
+
+The simulator moves vectors (x, updates, their weighted sum); torch moves named tensors. Invariant: the
+parameters of a `FlatModel` are views of `values`, so writing the vector is loading the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+class FlatModel:
+    """A module whose parameters are views of the flat vector `values`, in the order of their names."""
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
+        named = list(module.named_parameters())
+        self.names = [name for name, _ in named]
+        self.shapes = [tuple(p.shape) for _, p in named]
+        self.num_params = sum(p.numel() for _, p in named)
+        # x_0 in float64, before the working precision rounds it.
+        self.initial = np.concatenate([p.detach().double().cpu().numpy().ravel() for _, p in named])
+        self.module = module.to(device=device, dtype=dtype)
+        self.values = torch.zeros(self.num_params, dtype=dtype, device=device)
+        for parameter, view in zip(self.module.parameters(), self.views(self.values), strict=True):
+            parameter.data = view
+        self.load(self.initial)
+        self._trainable = [i for i, p in enumerate(self.module.parameters()) if p.requires_grad]
+        self.parameters = [p for p in self.module.parameters() if p.requires_grad]
+
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """A flat vector as tensors of the parameters' shapes, without a copy."""
+        sizes = [int(np.prod(shape)) for shape in self.shapes]
+        return [part.view(s) for part, s in zip(vector.split(sizes), self.shapes, strict=True)]
+
+    def trainable_views(self, vector: Tensor) -> list[Tensor]:
+        """As `views`, of the parameters that are trained."""
+        views = self.views(vector)
+        return [views[i] for i in self._trainable]
+
+    def load(self, vector: np.ndarray) -> None:
+        """Set the parameters from a float64 vector on the host."""
+        self.values.copy_(torch.from_numpy(vector))
+
+    def describe(self) -> str:
+        """Names and shapes as JSON, for files and digests."""
+        return json.dumps([[n, list(s)] for n, s in zip(self.names, self.shapes, strict=True)])
+
+    def digest(self) -> str:
+        """SHA-256 of the parameters' names, shapes and initial values."""
+        sha = hashlib.sha256(self.describe().encode())
+        sha.update(self.initial.astype("<f8").tobytes())
+        return sha.hexdigest()

@@ -1,0 +1,88 @@
+"""Who is taken of the available clients.
+
+Invariant: no client twice in a round; fewer available than S means all of them; ids are returned in
+ascending order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedmpi import rng
+
+
+class All:
+    """Every available client."""
+
+    def __init__(self, clients_per_round: int | None, num_clients: int, seed: int) -> None:
+        pass
+
+    def select(self, t: int, available: np.ndarray, turn: int) -> np.ndarray:
+        """All of them."""
+        return available
+
+
+class Uniform:
+    """S of the available at random without repetition, independently in every round."""
+
+    def __init__(self, clients_per_round: int, num_clients: int, seed: int) -> None:
+        self._count = clients_per_round
+        self._seed = seed
+
+    def select(self, t: int, available: np.ndarray, turn: int) -> np.ndarray:
+        """A fresh draw for round t."""
+        if len(available) <= self._count:
+            return available
+        draws = rng.stream(self._seed, "selection", counter=t)
+        return np.sort(available[draws.choice(len(available), self._count, replace=False, shuffle=False)])
+
+
+class Permutation:
+    """S of the available in a random order: all of them once before any again (regularized).
+
+    A pass takes every available client once. The clients not yet taken wait in a queue in random order;
+    when it runs out in mid-round, a new pass fills the round up with clients not in it yet. A new turn of
+    the availability starts a new pass. If the available set changes within a turn, the queue is
+    made again of those not yet taken in the pass. Rounds must be asked for in ascending order.
+    """
+
+    def __init__(self, clients_per_round: int, num_clients: int, seed: int) -> None:
+        self._count = clients_per_round
+        self._seed = seed
+        self._turn: int | None = None
+        self._available: np.ndarray | None = None
+        self._taken = np.zeros(num_clients, bool)  # in this pass
+        self._queue = np.arange(0)  # available, not taken, in random order
+
+    def select(self, t: int, available: np.ndarray, turn: int) -> np.ndarray:
+        """The next S of the queue."""
+        if turn != self._turn:
+            self._taken[available] = False
+        if turn != self._turn or available is not self._available:
+            self._turn, self._available = turn, available
+            self._fill_queue(t, step=0)
+        count = min(self._count, len(available))
+        chosen = self._take(count)
+        if len(chosen) < count:
+            # The pass is complete. Those chosen already in this round wait until the round is full.
+            self._taken[available] = False
+            self._fill_queue(t, step=1, last=chosen)
+            chosen = np.concatenate([chosen, self._take(count - len(chosen))])
+        return np.sort(chosen)
+
+    def _take(self, count: int) -> np.ndarray:
+        chosen, self._queue = self._queue[:count], self._queue[count:]
+        self._taken[chosen] = True
+        return chosen
+
+    def _fill_queue(self, t: int, step: int, last: np.ndarray | tuple = ()) -> None:
+        """Queue the available clients not yet taken, those in `last` at the end."""
+        waiting = self._available[~self._taken[self._available]]
+        order = rng.stream(self._seed, "selection", client=step, counter=t).permutation(waiting)
+        if len(last):
+            in_last = np.isin(order, last)
+            order = np.concatenate([order[~in_last], order[in_last]])
+        self._queue = order
+
+
+SELECTIONS = {"all": All, "uniform": Uniform, "permutation": Permutation}

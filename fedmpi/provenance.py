@@ -1,0 +1,43 @@
+"""What made a result: versions, hosts, devices, digests; kept as attributes of the result file."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import platform
+import uuid
+from typing import Any
+
+import fedmpi
+from fedmpi.config import Config
+from fedmpi.device import device_name
+from fedmpi.mpi import Comm
+
+
+def describe_job(comm: Comm, config: Config, device: Any) -> dict[str, Any]:
+    """Collective. Attributes known before the data are loaded; meant for rank 0's file."""
+    places = comm.gather((comm.host, device_name(device))) or []
+    return {
+        "config": config.to_toml(),
+        "creator": f"fedmpi {fedmpi.__version__}",
+        "run_id": uuid.uuid4().hex,
+        "created_utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "seed": config.run.seed,
+        "num_ranks": comm.size,
+        "mpi_library": comm.library,
+        "host_names": [host for host, _ in places],
+        "device_names": [name for _, name in places],
+        "versions": json.dumps(_versions()),
+    }
+
+
+def _versions() -> dict[str, str]:
+    packages = ("fedmpi", "torch", "numpy", "h5py", "mpi4py")
+    found = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found

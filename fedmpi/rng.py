@@ -1,0 +1,36 @@
+"""Random numbers that are addressed, not consumed.
+
+Every draw comes from (seed, purpose, client, counter). Invariant: no draw depends on which rank makes
+it, on what was drawn before, or on how often the model was evaluated; so results do not either.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+
+import numpy as np
+
+_MASK64 = (1 << 64) - 1
+
+
+@functools.lru_cache(maxsize=256)
+def _key(seed: int, purpose: str) -> tuple[int, int]:
+    digest = hashlib.blake2b(f"fedmpi/{seed}/{purpose}".encode(), digest_size=16).digest()
+    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+
+
+def stream(seed: int, purpose: str, client: int = 0, counter: int = 0) -> np.random.Generator:
+    """The random stream at an address; always the same numbers for the same address.
+
+    Philox is a keyed function of a 256-bit counter. The key holds seed and purpose, the upper counter
+    words hold client and counter, and the lowest word (2**64 draws) belongs to the stream.
+    """
+    words = np.array([0, counter & _MASK64, client & _MASK64, 0], dtype=np.uint64)
+    key = np.array(_key(seed, purpose), dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=words))
+
+
+def integer(seed: int, purpose: str, client: int = 0, counter: int = 0) -> int:
+    """A 63-bit integer at an address, to seed generators of other libraries."""
+    return int(stream(seed, purpose, client, counter).integers(1 << 63))

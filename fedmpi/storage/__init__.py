@@ -1,0 +1,4 @@
+"""Result files: their layout (schema.py), writing (writer.py, rank 0 only), reading (reader.py).
+
+Reading needs neither torch nor MPI.
+"""

@@ -1,0 +1,98 @@
+"""Reading result files: no torch, no MPI, at any time, also while the run goes on."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+
+from fedmpi.errors import UserError
+from fedmpi.storage.schema import FORMAT, FORMAT_VERSION, TABLES
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class Run:
+    """The results of one run."""
+
+    path: Path
+    status: str  # "running", "done" or "diverged"
+    config: dict[str, Any]  # sections of the resolved config
+    attributes: dict[str, Any]  # provenance: versions, hosts, devices, digests, ...
+    eval: pandas.DataFrame  # one row per evaluation
+    train: pandas.DataFrame  # one row per round
+    participation: pandas.DataFrame  # round, client, weight
+    clients: pandas.DataFrame  # size, majority_label, rank
+    global_params: np.ndarray | None  # x after the last round written
+    params: tuple[np.ndarray, np.ndarray] | None  # (rounds, x_t) with run.record_params_every
+
+    @property
+    def name(self) -> str:
+        """`run.name` of the config."""
+        return self.config["run"]["name"]
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """The model's parameters by name, as arrays of their shapes."""
+        result, start = {}, 0
+        for name, shape in json.loads(self.attributes["parameters"]):
+            size = int(np.prod(shape))
+            result[name] = self.global_params[start : start + size].reshape(shape)
+            start += size
+        return result
+
+
+def load_run(path: str | Path) -> Run:
+    """The results in a file; a file that is no run is a UserError."""
+    import pandas
+
+    with _open(path) as file:
+        tables = {}
+        for name, columns in TABLES.items():
+            tables[name] = pandas.DataFrame({c.name: file[name][c.name][()] for c in columns})
+        attributes = dict(file.attrs)
+        global_params = params = None
+        if "model" in file:
+            attributes["parameters"] = file["model"].attrs["parameters"]
+            global_params = file["model/global_params"][()]
+        if "params" in file:
+            params = file["params/round"][()], file["params/global_params"][()]
+    config = tomllib.loads(attributes["config"])
+    return Run(
+        Path(path), attributes["status"], config, attributes, tables["eval"], tables["train"],
+        tables["participation"], tables["clients"], global_params, params,
+    )  # fmt: skip
+
+
+def peek(path: str | Path) -> dict[str, Any] | None:
+    """Status and rounds written of a run file, or None if it is not one."""
+    try:
+        with _open(path) as file:
+            return {"status": file.attrs["status"], "rounds": len(file["train/round"])}
+    except UserError:
+        return None
+
+
+def _open(path: str | Path) -> h5py.File:
+    """A run file, checked to be one this version can read."""
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"run file {path}: no such file")
+    try:
+        file = h5py.File(path, "r", locking=False)
+    except OSError as error:
+        raise UserError(f"run file {path}: not a readable HDF5 file ({error})") from None
+    kind, version = file.attrs.get("format"), file.attrs.get("format_version")
+    if kind != FORMAT or version is None or version > FORMAT_VERSION:
+        file.close()
+        raise UserError(
+            f"run file {path}: format {kind!r}, version {version}; accepted is {FORMAT!r} up to "
+            f"version {FORMAT_VERSION}"
+        )
+    return file

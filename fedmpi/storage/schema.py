@@ -1,0 +1,56 @@
+"""The layout of a result file: every table, its columns, types, units and meaning.
+
+Invariant: what is written is listed here, so a file explains itself and the reader knows what to expect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FORMAT = "fedmpi-run"
+FORMAT_VERSION = 1
+
+RUNNING, DONE, DIVERGED = "running", "done", "diverged"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One dataset along its table's first column."""
+
+    name: str
+    dtype: str
+    units: str
+    description: str
+
+
+# Group -> columns. The first column is the table's dimension scale.
+TABLES: dict[str, tuple[Column, ...]] = {
+    "train": (
+        Column("round", "i8", "rounds", "round t, from 0"),
+        Column("participants", "i8", "clients", "clients with q_t^n > 0"),
+        Column("weighted_sum_norm", "f8", "1", "Euclidean norm of sum_n q_t^n Delta_t^n"),
+        Column("is_amplification", "?", "1", "the accumulated update was amplified after this round"),
+        Column("wall_time_s", "f8", "s", "since the start of the run, at the round's end"),
+        Column("compute_time_s", "f4", "s", "local SGD of the slowest rank"),
+        Column("comm_time_s", "f4", "s", "reduction and broadcast on rank 0, waiting included"),
+    ),
+    "eval": (
+        Column("round", "i8", "rounds", "completed rounds: 0 is the initial model, t is x_t"),
+        Column("train_loss", "f8", "nats", "mean loss per sample over the training set"),
+        Column("train_accuracy", "f8", "1", "share of the training set classified correctly"),
+        Column("test_loss", "f8", "nats", "mean loss per sample over the test set"),
+        Column("test_accuracy", "f8", "1", "share of the test set classified correctly"),
+        Column("wall_time_s", "f8", "s", "since the start of the run, evaluation included"),
+    ),
+    "participation": (
+        Column("round", "i8", "rounds", "round t, from 0"),
+        Column("client", "i8", "1", "client id n, from 0"),
+        Column("weight", "f8", "1", "participation weight q_t^n > 0"),
+    ),
+    "clients": (
+        Column("client", "i8", "1", "client id n, from 0"),
+        Column("size", "i8", "samples", "training samples of the client"),
+        Column("majority_label", "i8", "1", "most frequent label; -1 without samples"),
+        Column("rank", "i8", "1", "MPI rank that owned the client"),
+    ),
+}

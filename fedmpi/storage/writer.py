@@ -1,0 +1,193 @@
+"""Writing a run's results, on rank 0 only.
+
+Rows are collected in memory; `flush` copies the file to a temporary name, appends the rows there, syncs
+and renames. Invariant: the file under its own name is always whole and closed, so that any process can
+read it while the run goes on, and a kill at any moment leaves the last flushed state. No reader's lock
+can block the writer, and no file-locking trouble of a network file system either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from fedmpi.errors import UserError
+from fedmpi.storage.reader import peek
+from fedmpi.storage.schema import FORMAT, FORMAT_VERSION, RUNNING, TABLES, Column
+
+_FLUSH_SECONDS = 2.0
+_FLUSH_SHARE = 0.01  # of the time may go into flushing
+_NOT_A_VARIABLE = "This is a netCDF dimension but not a netCDF variable. %10d"  # netCDF-4's own words
+
+
+class RunWriter:
+    """The result file of one run."""
+
+    def __init__(
+        self, path: Path, attributes: dict[str, Any], parameters: str, global_params: np.ndarray
+    ) -> None:
+        """Create the file. `parameters` describes the model's names and shapes as JSON."""
+        self.path = path
+        self._rows: dict[str, list[tuple]] = {name: [] for name in TABLES}
+        self._snapshots: list[tuple[int, np.ndarray]] = []
+        self._next_flush = 0.0
+        with self._replacing(copy=False) as file:
+            file.attrs.update(format=FORMAT, format_version=FORMAT_VERSION, status=RUNNING)
+            file.attrs.update(attributes)
+            for name, columns in TABLES.items():
+                _create_table(file.create_group(name), columns)
+            _create_model(file.create_group("model"), parameters, global_params)
+
+    @contextlib.contextmanager
+    def _replacing(self, copy: bool = True) -> Iterator[h5py.File]:
+        """The result file open for writing under a temporary name; renamed when all went well."""
+        partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
+        try:
+            if copy:
+                shutil.copyfile(self.path, partial)
+            # v110: attributes above 64 KB (long configs) need it.
+            with h5py.File(partial, "a", locking=False, libver=("v110", "v110")) as file:
+                yield file
+            with open(partial, "rb") as written:
+                os.fsync(written.fileno())
+            os.replace(partial, self.path)
+        except OSError as error:
+            reason = error.strerror or str(error).splitlines()[0]
+            raise UserError(
+                f"cannot write {self.path}: {reason}; what was written before is kept"
+            ) from error
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+
+    def add(self, table: str, *values: Any) -> None:
+        """Rows for the next flush: a number or an array for each column, numbers repeated to fit."""
+        self._rows[table].append(values)
+
+    def add_snapshot(self, completed: int, global_params: np.ndarray) -> None:
+        """x_t for /params."""
+        self._snapshots.append((completed, global_params.copy()))
+
+    def flush_if_due(self, global_params: np.ndarray) -> None:
+        """Flush when the last one is long enough ago to keep the cost below a hundredth."""
+        if time.monotonic() >= self._next_flush:
+            self.flush(global_params)
+
+    def flush(self, global_params: np.ndarray, **attributes: Any) -> None:
+        """Bring all rows, the model and changed attributes to disk."""
+        begin = time.monotonic()
+        with self._replacing() as file:
+            for name, columns in TABLES.items():
+                _append(file[name], columns, self._rows[name])
+            self._write_snapshots(file)
+            file["model/global_params"][...] = global_params
+            file.attrs.update(attributes)
+        # Only now forget the rows: a failed flush can be tried again.
+        for rows in self._rows.values():
+            rows.clear()
+        self._snapshots.clear()
+        now = time.monotonic()
+        self._next_flush = now + max(_FLUSH_SECONDS, (now - begin) / _FLUSH_SHARE)
+
+    def _write_snapshots(self, file: h5py.File) -> None:
+        if not self._snapshots:
+            return
+        rounds = np.array([t for t, _ in self._snapshots])
+        values = np.stack([x for _, x in self._snapshots])
+        if "params" not in file:
+            group = file.create_group("params")
+            _create_table(group, (Column("round", "i8", "rounds", "completed rounds: t is x_t"),))
+            _create_bare_dimension(group, "parameter", values.shape[1])
+            data = group.create_dataset(
+                "global_params", (0, values.shape[1]), "f8", maxshape=(None, values.shape[1]),
+                chunks=(max(1, min(64, (1 << 20) // (8 * values.shape[1]))), values.shape[1]),
+            )  # fmt: skip
+            _describe(data, "1", "x_t, float64")
+            _attach(data, group, "round", "parameter")
+        _extend(file["params/round"], rounds)
+        _extend(file["params/global_params"], values)
+
+
+def check_target(path: Path, *, force: bool) -> None:
+    """Refuse early to lose results, to replace a file that is not ours, to write where one cannot."""
+    if path.exists():
+        found = peek(path)
+        if found is None:
+            raise UserError(f"--out {path}: exists and is no fedmpi run file; choose another name")
+        if not force:
+            raise UserError(
+                f'--out {path}: holds a run already (status "{found["status"]}", {found["rounds"]} '
+                "rounds); choose another name, or overwrite it with --force"
+            )
+    trial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        trial.touch()
+        trial.unlink()
+    except OSError as error:
+        raise UserError(
+            f"--out {path}: cannot write there ({error.strerror}); choose another folder"
+        ) from None
+
+
+def _create_model(group: h5py.Group, parameters: str, global_params: np.ndarray) -> None:
+    _create_bare_dimension(group, "parameter", len(global_params))
+    data = group.create_dataset("global_params", data=global_params)
+    _describe(data, "1", "x_t after the last round written")
+    _attach(data, group, "parameter")
+    group.attrs["parameters"] = parameters
+
+
+def _attach(data: h5py.Dataset, group: h5py.Group, *scales: str) -> None:
+    """Name the dimensions of a dataset by scales of its group."""
+    for axis, scale in enumerate(scales):
+        data.dims[axis].attach_scale(group[scale])
+        data.dims[axis].label = scale
+
+
+def _create_table(group: h5py.Group, columns: tuple[Column, ...]) -> None:
+    """Empty, growing, compressed columns along a dimension scale."""
+    for column in columns:
+        data = group.create_dataset(
+            column.name, (0,), column.dtype, maxshape=(None,), chunks=(8192,),
+            compression="gzip", compression_opts=4, shuffle=True,
+        )  # fmt: skip
+        _describe(data, column.units, column.description)
+    group[columns[0].name].make_scale(columns[0].name)
+    for column in columns[1:]:
+        _attach(group[column.name], group, columns[0].name)
+
+
+def _create_bare_dimension(group: h5py.Group, name: str, size: int) -> None:
+    """A dimension without values, as netCDF-4 has them; takes no space."""
+    scale = group.create_dataset(name, (size,), "i1", chunks=(min(size, 1 << 20),))
+    scale.make_scale(_NOT_A_VARIABLE % size)
+
+
+def _describe(data: h5py.Dataset, units: str, description: str) -> None:
+    data.attrs["units"] = units
+    data.attrs["description"] = description
+    data.attrs["long_name"] = description  # the name that plotting tools look for
+
+
+def _append(group: h5py.Group, columns: tuple[Column, ...], rows: list[tuple]) -> None:
+    """Append what `RunWriter.add` collected."""
+    if not rows:
+        return
+    rows = [np.broadcast_arrays(*map(np.atleast_1d, row)) for row in rows]
+    for i, column in enumerate(columns):
+        block = np.concatenate([row[i] for row in rows])
+        _extend(group[column.name], block)
+
+
+def _extend(data: h5py.Dataset, block: np.ndarray) -> None:
+    data.resize(len(data) + len(block), axis=0)
+    data[len(data) - len(block) :] = block
