@@ -124,16 +124,27 @@ class ClientData:
         The client shuffles its data, walks through it, drops a last short batch and reshuffles.
         """
         start, size = int(self._starts[client // self._stride]), self.size(client)
-        for number in range(drawn, drawn + count):
-            rows = start + torch.from_numpy(self._rows(client, size, number))
-            rows = rows.to(self.inputs.device)
-            inputs = self.normalise(self.inputs[rows])
+        numbers = range(drawn, drawn + count)
+        if self.batch_size and not self.augment and not self.noise_std:
+            # One gather for all steps of the round, which small models feel.
+            rows = np.concatenate([self._rows(client, size, number) for number in numbers])
+            inputs, labels = self._gather(start + rows)
+            batch = min(self.batch_size, size)
+            yield from zip(inputs.split(batch), labels.split(batch), strict=True)
+            return
+        for number in numbers:
+            inputs, labels = self._gather(start + self._rows(client, size, number))
             if self.noise_std:
                 noise = rng.stream(self.seed, "noise", client, number).standard_normal(inputs.shape)
                 inputs += self.noise_std * torch.from_numpy(noise).to(inputs)
             if self.augment:
                 inputs = random_crop_flip(inputs, rng.stream(self.seed, "augment", client, number))
-            yield inputs, self.labels[rows]
+            yield inputs, labels
+
+    def _gather(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Normalised inputs, and labels."""
+        index = torch.from_numpy(rows).to(self.inputs.device)
+        return self.normalise(self.inputs.index_select(0, index)), self.labels.index_select(0, index)
 
     def _rows(self, client: int, size: int, number: int) -> np.ndarray:
         """Positions of a minibatch among the client's samples."""

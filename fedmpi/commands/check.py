@@ -1,0 +1,103 @@
+"""`fedmpi check`: validate a config and tell what it would do and cost, without training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedmpi import validate
+from fedmpi.aggregate import wave_size
+from fedmpi.config import Config
+from fedmpi.data.partition import Partition, make_partition
+from fedmpi.data.prepared import Dataset
+from fedmpi.data.sources import load_dataset
+from fedmpi.models import build_model
+from fedmpi.participation import make_participation
+from fedmpi.terminal import bytes_text
+
+_MOST_ROUNDS = 2000  # of participation to look at
+
+
+def check(config_path: str, overrides: Sequence[str], num_ranks: int) -> int:
+    """Print the resolved config, who owns what, memory and bytes per rank, and who takes part."""
+    config = validate.load(config_path, overrides)
+    data = load_dataset(config.data)
+    partition = make_partition(
+        data.train_labels, data.train_clients, data.num_classes, config.data, config.run.seed
+    )
+    model = build_model(config, data.shape, data.num_classes)
+    num_params = sum(p.numel() for p in model.parameters())
+    lines, most = participation_summary(config, partition.num_clients)
+
+    print(config.to_toml())
+    for note in validate.unused_keys(config):
+        print(f"note: {note}")
+    print(f"{config_path}: valid")
+    print(
+        f"\ndata           {data.name}: {len(data.train_labels):,} train, {len(data.test_labels):,} test "
+        f"samples of shape {data.shape}\n"
+        f"model          {config.model.name}: {num_params:,} parameters"
+    )
+    print("\n".join(ownership_summary(config, data, partition, num_params, most, num_ranks)))
+    print("\n".join(lines))
+    return 0
+
+
+def participation_summary(config: Config, num_clients: int) -> tuple[list[str], int]:
+    """Lines on who takes part in the first rounds, and the most participants of a round."""
+    rounds = min(config.run.num_rounds, _MOST_ROUNDS)
+    participation = make_participation(config, num_clients)
+    counts = np.zeros(num_clients, np.int64)
+    last_seen = np.full(num_clients, -1)
+    sizes, sums, longest = [], [], 0
+    for t in range(rounds):
+        clients, weights = participation.weights(t)
+        if len(clients):
+            longest = max(longest, int((t - last_seen[clients]).max()) - 1)
+        counts[clients] += 1
+        last_seen[clients] = t
+        sizes.append(len(clients))
+        sums.append(weights.sum())
+    longest = max(longest, int((rounds - 1 - last_seen).max()))
+    return [
+        f"participation  first {rounds:,} rounds: {min(sizes)} to {max(sizes)} clients a round "
+        f"(mean {np.mean(sizes):.1f}), {sizes.count(0):,} rounds without any",
+        f"               {np.count_nonzero(counts):,} of {num_clients:,} clients seen, each {counts.min()} "
+        f"to {counts.max()} times; longest absence {longest:,} rounds",
+        f"               sum of weights q in a round: {min(sums):.6g} to {max(sums):.6g}",
+    ], max(sizes)
+
+
+def ownership_summary(
+    config: Config, data: Dataset, partition: Partition, num_params: int, most: int, num_ranks: int
+) -> list[str]:
+    """Lines on what each rank owns, holds in memory and sends."""
+    ranks = np.arange(partition.num_clients) % num_ranks
+    clients = np.bincount(ranks, minlength=num_ranks)
+    samples = np.bincount(ranks, weights=partition.sizes, minlength=num_ranks).astype(int)
+    lines = [
+        f"ownership      {num_ranks} rank{'s' * (num_ranks > 1)}; rank r owns clients r, r + {num_ranks}, ..."
+    ]
+    for rank in range(min(num_ranks, 4)):
+        lines.append(f"               rank {rank}: {clients[rank]:,} clients, {samples[rank]:,} samples")
+    if num_ranks > 4:
+        lines.append(f"               ... up to {samples.max():,} samples on a rank")
+    # Samples: the clients' own, and the rank's share of the evaluation sets.
+    share = math.ceil((len(data.train_labels) + len(data.test_labels)) / num_ranks)
+    sample_bytes = data.train_inputs[:1].nbytes + 8
+    held = (int(samples.max()) + share) * sample_bytes
+    # Vectors: x, u and sums in float64 and int64; y, x and one update a client in working precision.
+    width = 8 if config.run.dtype == "float64" else 4
+    updates = math.ceil(min(most, wave_size(num_params)) / num_ranks)
+    vectors = num_params * (5 * 8 + (2 + updates) * width)
+    amplified = config.algorithm.amplification != 1
+    broadcast = 8 * num_params / config.algorithm.amplify_every if amplified else 0
+    return [
+        *lines,
+        f"memory         a rank: {bytes_text(held)} of samples, {bytes_text(vectors)} of vectors, besides "
+        "Python and torch (about 300 MB)",
+        f"communication  a round: {bytes_text(8 * num_params)} summed over ranks"
+        + (f", {bytes_text(broadcast)} broadcast on average" if amplified else ""),
+    ]

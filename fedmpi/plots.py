@@ -1,0 +1,94 @@
+"""Pictures of runs: training loss and test accuracy over rounds. Needs neither torch nor MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedmpi.errors import UserError
+from fedmpi.storage.reader import Run, load_run
+
+# Okabe and Ito's colours, told apart by colour-blind readers too.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_WINDOW = 0.03  # of the points, as in the paper's figures
+_FORMATS = (".png", ".pdf", ".svg")
+
+
+def plot(paths: Sequence[str], out: str) -> int:
+    """Draw the runs' curves into one file."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    target = Path(out)
+    if target.suffix not in _FORMATS:
+        raise UserError(
+            f"--out {out}: format {target.suffix or 'missing'}; accepted: {', '.join(_FORMATS)}"
+        )
+    runs = [load_run(path) for path in paths]
+    labels = distinguishing_labels(runs)
+    has_accuracy = any(run.eval.test_accuracy.notna().any() for run in runs)
+    panels = [("train_loss", "Training loss (nats per sample)")]
+    if has_accuracy:
+        panels.append(("test_accuracy", "Test accuracy (%)"))
+
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(5.2 * len(panels), 3.8), squeeze=False)
+    for axis, (column, title) in zip(axes[0], panels, strict=True):
+        for number, (run, label) in enumerate(zip(runs, labels, strict=True)):
+            scale = 100 if column == "test_accuracy" else 1
+            _draw(axis, run, column, scale, label, _COLOURS[number % len(_COLOURS)])
+        axis.set_xlabel("Round")
+        axis.set_title(title, fontsize=11)
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.margins(x=0.01)
+    axes[0, 0].legend(frameon=False, fontsize=9)
+    figure.tight_layout()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(target, dpi=150)
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot write there ({error.strerror})") from None
+    pyplot.close(figure)
+    print(target)
+    return 0
+
+
+def _draw(axis: object, run: Run, column: str, scale: float, label: str, colour: str) -> None:
+    """The curve itself faintly, its moving average on top, the end of warm-up as a dotted line."""
+    rounds, values = run.eval["round"].to_numpy(), scale * run.eval[column].to_numpy()
+    window = max(1, round(_WINDOW * len(values)))
+    if window > 1:
+        axis.plot(rounds, values, color=colour, alpha=0.25, linewidth=0.8)
+    axis.plot(rounds, moving_average(values, window), color=colour, label=label, linewidth=1.8)
+    if "warmup" in run.config:
+        axis.axvline(run.config["warmup"]["num_rounds"], color="grey", linestyle=":", linewidth=1)
+
+
+def moving_average(values: np.ndarray, window: int) -> np.ndarray:
+    """Centred moving average; at the ends over what is there.
+
+    >>> moving_average(np.array([0.0, 3.0, 6.0]), 3)
+    array([1.5, 3. , 4.5])
+    """
+    half = window // 2
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    first = np.maximum(np.arange(len(values)) - half, 0)
+    last = np.minimum(np.arange(len(values)) + half + 1, len(values))
+    return (sums[last] - sums[first]) / (last - first)
+
+
+def distinguishing_labels(runs: Sequence[Run]) -> list[str]:
+    """A label for each run: its name where names differ, else the config values that do."""
+    names = [run.name for run in runs]
+    if len(set(names)) == len(runs):
+        return names
+    flat = [
+        {f"{s}.{k}": v for s, section in run.config.items() for k, v in section.items()} for run in runs
+    ]
+    keys = [k for k in dict.fromkeys(k for f in flat for k in f) if len({repr(f.get(k)) for f in flat}) > 1]
+    texts = [", ".join(f"{k.split('.')[1]} {f[k]}" for k in keys if k in f) for f in flat]
+    return [text or run.path.stem for text, run in zip(texts, runs, strict=True)]
