@@ -37,9 +37,12 @@ def plot(paths: Sequence[str], out: str) -> int:
 
     figure, axes = pyplot.subplots(1, len(panels), figsize=(5.2 * len(panels), 3.8), squeeze=False)
     for axis, (column, title) in zip(axes[0], panels, strict=True):
-        for number, (run, label) in enumerate(zip(runs, labels, strict=True)):
-            scale = 100 if column == "test_accuracy" else 1
+        scale = 100 if column == "test_accuracy" else 1
+        in_sight = [
             _draw(axis, run, column, scale, label, _COLOURS[number % len(_COLOURS)])
+            for number, (run, label) in enumerate(zip(runs, labels, strict=True))
+        ]
+        _limit(axis, np.concatenate(in_sight))
         axis.set_xlabel("Round")
         axis.set_title(title, fontsize=11)
         axis.grid(alpha=0.25)
@@ -57,15 +60,26 @@ def plot(paths: Sequence[str], out: str) -> int:
     return 0
 
 
-def _draw(axis: object, run: Run, column: str, scale: float, label: str, colour: str) -> None:
-    """The curve itself faintly, its moving average on top, the end of warm-up as a dotted line."""
+def _draw(axis: object, run: Run, column: str, scale: float, label: str, colour: str) -> np.ndarray:
+    """Moving average with a band of one standard deviation; returns what should be in sight."""
     rounds, values = run.eval["round"].to_numpy(), scale * run.eval[column].to_numpy()
     window = max(1, round(_WINDOW * len(values)))
-    if window > 1:
-        axis.plot(rounds, values, color=colour, alpha=0.25, linewidth=0.8)
-    axis.plot(rounds, moving_average(values, window), color=colour, label=label, linewidth=1.8)
+    mean = moving_average(values, window)
+    spread = np.sqrt(np.maximum(moving_average(values**2, window) - mean**2, 0))
+    axis.fill_between(rounds, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
+    axis.plot(rounds, mean, color=colour, label=label, linewidth=1.6)
     if "warmup" in run.config:
         axis.axvline(run.config["warmup"]["num_rounds"], color="grey", linestyle=":", linewidth=1)
+    settled = slice(len(values) // 20, None)  # the first steep fall would hide the rest
+    return np.concatenate([(mean - spread)[settled], (mean + spread)[settled]])
+
+
+def _limit(axis: object, values: np.ndarray) -> None:
+    """Show the settled part of the curves, with a little room."""
+    values = values[np.isfinite(values)]
+    if len(values) and values.max() > values.min():
+        room = 0.05 * (values.max() - values.min())
+        axis.set_ylim(values.min() - room, values.max() + room)
 
 
 def moving_average(values: np.ndarray, window: int) -> np.ndarray:

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Set up fedmpi with its test dependencies and run all tests. Any argument goes to every pytest call.
+set -euo pipefail
+EXTRAS=test
+# shellcheck source=jobs/setup.sh
+. "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+cd "$ROOT"
+
+# Tests on the real FashionMNIST need Debian's package. Where it cannot be installed they are skipped,
+# and the skips are counted at the end.
+if [ ! -e /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz ] &&
+  [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+  printf 'Installing dataset-fashion-mnist ...\n'
+  { apt-get update -qq && apt-get install -y -qq --no-install-recommends dataset-fashion-mnist; } \
+    >/dev/null 2>&1 || printf 'It could not be installed; tests that need it will be skipped.\n'
+fi
+
+status=0
+report() { printf '\n== %s ==\n' "$*"; }
+
+report "style"
+ruff check . && ruff format --check . || status=1
+
+report "unit tests"
+python -m pytest tests/unit --doctest-modules fedmpi "$@" || status=1
+
+for ranks in 1 2 3 4; do
+  report "MPI tests on $ranks ranks"
+  timeout 300 mpirun -n "$ranks" python -m pytest tests/mpi --with-mpi --require-mpi-tests "$@" || status=1
+done
+
+report "launch tests: fedmpi under mpirun, seen from outside"
+python -m pytest tests/launch "$@" || status=1
+
+if [ "$status" != 0 ]; then
+  printf '\nfedmpi tests: FAILED, see above\n' >&2
+else
+  printf '\nfedmpi tests: all passed\n'
+fi
+exit "$status"

@@ -1,0 +1,74 @@
+"""Shared fixtures: small configs, and the command line as a user meets it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# A small experiment that trains in a second; tests change what they are about.
+SMALL = """
+[run]
+num_rounds = 6
+eval_every = 3
+
+[data]
+dataset = "synthetic"
+num_clients = 7
+train_samples = 420
+test_samples = 100
+shape = [1, 6, 6]
+partition = "majority-label"
+
+[model]
+name = "logistic"
+
+[participation]
+selection = "uniform"
+clients_per_round = 3
+
+[algorithm]
+local_lr = 0.05
+local_steps = 2
+batch_size = 8
+"""
+
+
+@pytest.fixture
+def small_config(tmp_path: Path) -> Path:
+    """A config file of a small experiment."""
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+@pytest.fixture
+def fedmpi_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
+    """Run `fedmpi ...` in one process, in an empty directory; never longer than a minute."""
+
+    def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, "-m", "fedmpi", *map(str, arguments)],
+            cwd=tmp_path, env=os.environ | environment, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture
+def mpirun(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
+    """Run `mpirun -n R fedmpi ...`, in an empty directory; a hang is a failure after two minutes."""
+
+    def run(ranks: int, *arguments: object, **environment: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            ["mpirun", "-n", str(ranks), sys.executable, "-m", "fedmpi", *map(str, arguments)],
+            cwd=tmp_path, env=os.environ | environment, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+
+    return run
