@@ -11,8 +11,6 @@ import hashlib
 
 import numpy as np
 
-_MASK64 = (1 << 64) - 1
-
 
 @functools.lru_cache(maxsize=256)
 def _key(seed: int, purpose: str) -> tuple[int, int]:
@@ -26,7 +24,7 @@ def stream(seed: int, purpose: str, client: int = 0, counter: int = 0) -> np.ran
     Philox is a keyed function of a 256-bit counter. The key holds seed and purpose, the upper counter
     words hold client and counter, and the lowest word (2**64 draws) belongs to the stream.
     """
-    words = np.array([0, counter & _MASK64, client & _MASK64, 0], dtype=np.uint64)
+    words = np.array([0, counter, client, 0], dtype=np.uint64)
     key = np.array(_key(seed, purpose), dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=words))
 

@@ -1,0 +1,131 @@
+"""The collectives, and what depends on how data are split over ranks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fedmpi import mpi, validate
+from fedmpi.aggregate import NonFiniteUpdateError, WeightedSum
+from fedmpi.data.shard import load_shards
+from fedmpi.data.sources import load_dataset
+from fedmpi.errors import UserError
+from fedmpi.evaluate import evaluate
+from fedmpi.models import build_model
+from fedmpi.params import FlatModel
+from fedmpi.simulation import Simulation
+from fedmpi.timing import Stopwatch
+from tests.conftest import SMALL
+
+pytestmark = pytest.mark.mpi
+CPU = torch.device("cpu")
+
+
+def reduce(comm, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The weighted sum over ranks of one update per client."""
+    clients = np.arange(len(updates))
+    mine = clients % comm.size == comm.rank
+    total = WeightedSum(comm, updates.shape[1], torch.float32, CPU, on_device=False)
+    total.buffers(mine.sum()).copy_(torch.from_numpy(updates[mine]))
+    return total.reduce(clients, weights, mine, 0.0, Stopwatch())[0]
+
+
+def test_weighted_sum_is_exact(comm):
+    """The sum over ranks is the correctly rounded sum of all contributions, to a part in 1e16."""
+    draws = np.random.default_rng(0)
+    updates = draws.standard_normal((10, 50)).astype(np.float32) * 10.0 ** draws.integers(-6, 3, (10, 50))
+    updates, weights = updates.astype(np.float32), draws.random(10)
+    total = reduce(comm, updates, weights)
+    for column in range(50):
+        exact = math.fsum(weights * updates[:, column].astype(float))
+        assert abs(total[column] - exact) <= 1e-16 * np.abs(weights @ np.abs(updates)).max()
+
+
+def test_a_non_finite_update_is_named_on_all_ranks(comm):
+    """Every rank learns which client diverged, whoever trained it."""
+    updates = np.ones((5, 3), np.float32)
+    updates[3, 1] = np.nan
+    with pytest.raises(NonFiniteUpdateError, match="client 3"):
+        reduce(comm, updates, np.ones(5))
+
+
+def test_ranks_that_disagree_on_participants_are_told(comm):
+    """A participation that differs between ranks is refused instead of mixed up."""
+    clients = np.array([0, 1 + comm.rank])
+    mine = clients % comm.size == comm.rank
+    total = WeightedSum(comm, 2, torch.float32, CPU, on_device=False)
+    total.buffers(mine.sum()).zero_()
+    if comm.size == 1:
+        total.reduce(clients, np.ones(2), mine, 0.0, Stopwatch())
+        return
+    with pytest.raises(UserError, match="disagree on who takes part"):
+        total.reduce(clients, np.ones(2), mine, 0.0, Stopwatch())
+
+
+def test_an_error_of_one_rank_reaches_all(comm):
+    """`where` raises the same UserError everywhere, so that all ranks leave together."""
+
+    def fail() -> None:
+        raise UserError("no such file")
+
+    with pytest.raises(UserError, match="no such file") as caught:
+        comm.where(comm.rank == comm.size - 1, fail)
+    assert caught.value.agreed
+
+
+def test_root_shares_its_result(comm):
+    """`on_root` runs once and gives all ranks the result."""
+    assert comm.on_root(lambda: ("x", comm.rank)) == ("x", 0)
+
+
+def test_large_arrays_travel_in_chunks(comm, monkeypatch):
+    """Sums and broadcasts beyond a message's limit go in pieces."""
+    monkeypatch.setattr(mpi, "_CHUNK", 7)
+    values = np.arange(100) * (comm.rank + 1)
+    comm.sum_in_place(values)
+    assert (values == np.arange(100) * (comm.size * (comm.size + 1) // 2)).all()
+    values = np.full(30, float(comm.rank))
+    comm.broadcast(values)
+    assert (values == 0).all()
+    out = np.empty((5, 3), np.int64)
+    comm.scatter_on_node(lambda rank: np.full((5, 3), rank), out)
+    assert (out == comm.rank).all()
+
+
+def test_ranks_hold_what_they_own(comm):
+    """Together the ranks hold every training sample once, each those of its own clients."""
+    config = validate.parse(SMALL, "test.toml")
+    clients, train, test, info = load_shards(comm, config, CPU)
+    counts = np.array([len(clients.labels), len(train.labels), len(test.labels)])
+    owned = sum(clients.size(n) for n in range(comm.rank, 7, comm.size))
+    assert counts[0] == owned
+    comm.sum_in_place(counts)
+    assert counts.tolist() == [420, 420, 100]
+    assert info.partition.sizes.sum() == 420
+
+
+def test_evaluation_gives_true_means(comm):
+    """Loss and accuracy over ranks equal those of one pass over the whole set."""
+    config = validate.parse(SMALL, "test.toml", ["run.dtype=float64"])
+    _, train, _, info = load_shards(comm, config, CPU)
+    model = FlatModel(build_model(config, info.shape, info.num_classes), torch.float64, CPU)
+    loss, accuracy = evaluate(comm, model, model.initial, train)
+    data = load_dataset(config.data)
+    inputs = torch.from_numpy((data.train_inputs / 255 - 0.5) / 0.3)
+    labels = torch.from_numpy(data.train_labels)
+    outputs = model.module(inputs)
+    assert loss == pytest.approx(torch.nn.functional.cross_entropy(outputs, labels).item(), rel=1e-12)
+    assert accuracy == (outputs.argmax(1) == labels).double().mean().item()
+
+
+def test_initial_model_is_that_of_rank_0(comm, monkeypatch):
+    """A model function that draws other numbers on every rank still gives one x_0."""
+    monkeypatch.setattr("fedmpi.rng.integer", lambda *address: 100 + comm.rank)
+    simulation = Simulation(comm, validate.parse(SMALL, "test.toml"), CPU)
+    mine = simulation.state.global_params
+    shared = mine.copy()
+    comm.broadcast(shared)
+    assert np.array_equal(mine, shared)
