@@ -68,6 +68,7 @@ class Simulation:
         self.clock = Stopwatch()
         status, completed = DONE, 0
         self._evaluate_if_due(completed, progress)
+        self._record_if_due(completed)
         for t in range(self.config.run.num_rounds):
             try:
                 self.round(t)
