@@ -29,6 +29,20 @@ for ranks in 1 2 3 4; do
   timeout 300 mpirun -n "$ranks" python -m pytest tests/mpi --with-mpi --require-mpi-tests "$@" || status=1
 done
 
+report "MPI tests on 2 ranks of MPICH"
+# A second environment with MPICH that borrows everything else from the first: one MPI per environment.
+mpich="$ROOT/.venv-mpich"
+if [ ! -e "$mpich/.installed" ]; then
+  python -m venv "$mpich"
+  "$VENV/bin/python" -c 'import site; print(site.getsitepackages()[0])' \
+    >"$("$mpich/bin/python" -c 'import site; print(site.getsitepackages()[0])')/borrowed.pth"
+  step "Installing MPICH" "$mpich/bin/pip" install --disable-pip-version-check --no-deps --ignore-installed \
+    -c constraints.txt mpi4py mpich
+  touch "$mpich/.installed"
+fi
+timeout 300 "$mpich/bin/mpirun" -n 2 "$mpich/bin/python" -m pytest tests/mpi --with-mpi --require-mpi-tests "$@" ||
+  status=1
+
 report "launch tests: fedmpi under mpirun, seen from outside"
 python -m pytest tests/launch "$@" || status=1
 
