@@ -38,8 +38,9 @@ def import_function(name: str, key: str) -> Callable:
 
 @contextlib.contextmanager
 def _working_directory_on_path() -> Iterator[None]:
-    sys.path.insert(0, os.getcwd())
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
     try:
         yield
     finally:
-        sys.path.remove(os.getcwd())
+        sys.path.remove(folder)

@@ -10,6 +10,7 @@ import numpy as np
 from fedmpi import validate
 from fedmpi.aggregate import wave_size
 from fedmpi.config import Config
+from fedmpi.conflicts import unused_keys
 from fedmpi.data.partition import Partition, make_partition
 from fedmpi.data.prepared import Dataset
 from fedmpi.data.sources import load_dataset
@@ -32,7 +33,7 @@ def check(config_path: str, overrides: Sequence[str], num_ranks: int) -> int:
     lines, most = participation_summary(config, partition.num_clients)
 
     print(config.to_toml())
-    for note in validate.unused_keys(config):
+    for note in unused_keys(config):
         print(f"note: {note}")
     print(f"{config_path}: valid")
     print(
@@ -77,9 +78,7 @@ def ownership_summary(
     ranks = np.arange(partition.num_clients) % num_ranks
     clients = np.bincount(ranks, minlength=num_ranks)
     samples = np.bincount(ranks, weights=partition.sizes, minlength=num_ranks).astype(int)
-    lines = [
-        f"ownership      {num_ranks} rank{'s' * (num_ranks > 1)}; rank r owns clients r, r + {num_ranks}, ..."
-    ]
+    lines = [f"ownership      by stride: rank r of {num_ranks} owns clients r, r + {num_ranks}, ..."]
     for rank in range(min(num_ranks, 4)):
         lines.append(f"               rank {rank}: {clients[rank]:,} clients, {samples[rank]:,} samples")
     if num_ranks > 4:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmpi import mpi, validate
+from fedmpi.conflicts import unused_keys
 from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE
 from fedmpi.storage.reader import load_run
 from fedmpi.storage.schema import DONE
@@ -36,7 +37,7 @@ def run(config_path: str, out: str, overrides: Sequence[str], *, force: bool = F
         attributes = describe_job(comm, config, device)
         simulation = Simulation(comm, config, device)
         if comm.is_root:
-            print(_banner(simulation, attributes, validate.unused_keys(config)), flush=True)
+            print(_banner(simulation, attributes, unused_keys(config)), flush=True)
         simulation.writer = comm.where(
             comm.is_root, lambda: _create_result_file(path, attributes, simulation)
         )

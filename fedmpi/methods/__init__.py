@@ -1,7 +1,7 @@
 """What the server does with the weighted sum of the updates: one file per method.
 
-A method is a class with `init(global_params, t)` and `step(state, weighted_sum, t)`; the state is a frozen
-record. It imports neither torch nor MPI, so it can be read and tested beside its paper.
+A method is a class whose functions take a frozen state and return a new one. It imports neither torch nor
+MPI, so it can be read and tested beside its paper.
 """
 
 from __future__ import annotations

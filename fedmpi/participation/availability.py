@@ -102,7 +102,10 @@ class UserFunction:
         """What the function returns, checked."""
         try:
             answer = self._function(t=t, num_clients=self._num_clients, seed=self._seed)
-            clients = np.unique(np.asarray(answer, dtype=np.int64))
+            ids = np.asarray(answer)
+            if ids.size and ids.dtype.kind not in "iu":
+                raise TypeError(f"expected integer ids, got {ids.dtype}")
+            clients = np.unique(ids.astype(np.int64))
         except Exception as error:
             raise UserError(
                 f'config participation.availability = "{self._name}": round {t} raised '

@@ -59,7 +59,7 @@ def read_schedule(path: str | Path, num_clients: int) -> Schedule:
 
 def _read_csv(path: Path) -> tuple[tuple[np.ndarray, ...]]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"schedule {path}: cannot be read as text ({error})") from None
     header = [name.strip() for name in lines[0].split(",")] if lines else []
@@ -71,18 +71,15 @@ def _read_csv(path: Path) -> tuple[tuple[np.ndarray, ...]]:
     for number, line in enumerate(lines[1:], start=2):
         try:
             t, client, weight = line.split(",")
-            rounds.append(int(t))
-            clients.append(int(client))
+            rounds.append(np.int64(int(t)))
+            clients.append(np.int64(int(client)))
             weights.append(float(weight))
-        except ValueError:
+        except (ValueError, OverflowError):
             raise UserError(
                 f"schedule {path}, line {number}: {line[:60]!r}; "
                 "expected round,client,weight such as 0,17,0.1"
             ) from None
-    try:
-        return ((np.array(rounds, np.int64), np.array(clients, np.int64), np.array(weights)),)
-    except OverflowError:
-        raise UserError(f"schedule {path}: a round or client id exceeds 64 bits") from None
+    return ((np.array(rounds, np.int64), np.array(clients, np.int64), np.array(weights)),)
 
 
 def _read_hdf5(path: Path) -> tuple[tuple[np.ndarray, ...]]:
@@ -93,10 +90,15 @@ def _read_hdf5(path: Path) -> tuple[tuple[np.ndarray, ...]]:
             if missing:
                 raise UserError(f"schedule {path}: no dataset {missing[0]}; expected {_COLUMNS}")
             columns = [group[name][()] for name in _COLUMNS]
-    except (OSError, TypeError, AttributeError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # a damaged file can fail in any way inside the HDF5 library
         raise UserError(f"schedule {path}: cannot be read as HDF5 ({error})") from None
-    if len({c.shape for c in columns}) > 1 or columns[0].ndim != 1:
+    if len({c.shape for c in columns}) > 1 or columns[0].shape is None or columns[0].ndim != 1:
         raise UserError(f"schedule {path}: datasets differ in length or are not one-dimensional")
     if any(c.dtype.kind not in "iu" for c in columns[:2]) or columns[2].dtype.kind not in "iuf":
         raise UserError(f"schedule {path}: round and client must be integers, weight a number")
+    for c in columns[:2]:
+        if len(c) and int(c.max()) >= 2**63:
+            raise UserError(f"schedule {path}, row {int(c.argmax())}: {c.max()} exceeds 63 bits")
     return ((columns[0].astype(np.int64), columns[1].astype(np.int64), columns[2].astype(float)),)

@@ -42,8 +42,8 @@ class Permutation:
 
     A pass takes every available client once. The clients not yet taken wait in a queue in random order;
     when it runs out in mid-round, a new pass fills the round up with clients not in it yet. A new turn of
-    the availability starts a new pass. If the available set changes within a turn, the queue is
-    made again of those not yet taken in the pass. Rounds must be asked for in ascending order.
+    the availability starts afresh. If the available set changes within a turn, the queue is made
+    again: those who were taken in fewer passes come first. Rounds must be asked for in ascending order.
     """
 
     def __init__(self, clients_per_round: int, num_clients: int, seed: int) -> None:
@@ -51,34 +51,37 @@ class Permutation:
         self._seed = seed
         self._turn: int | None = None
         self._available: np.ndarray | None = None
-        self._taken = np.zeros(num_clients, bool)  # in this pass
+        self._level = np.zeros(num_clients, np.int64)  # passes a client has been taken in, in this turn
+        self._front = 1  # the level that this pass brings everybody available to
         self._queue = np.arange(0)  # available, not taken, in random order
 
     def select(self, t: int, available: np.ndarray, turn: int) -> np.ndarray:
         """The next S of the queue."""
         if turn != self._turn:
-            self._taken[available] = False
+            self._level[available] = 0
         if turn != self._turn or available is not self._available:
             self._turn, self._available = turn, available
+            self._front = int(self._level[available].max(initial=1))
             self._fill_queue(t, step=0)
         count = min(self._count, len(available))
         chosen = self._take(count)
         if len(chosen) < count:
             # The pass is complete. Those chosen already in this round wait until the round is full.
-            self._taken[available] = False
+            self._front += 1
             self._fill_queue(t, step=1, last=chosen)
             chosen = np.concatenate([chosen, self._take(count - len(chosen))])
         return np.sort(chosen)
 
     def _take(self, count: int) -> np.ndarray:
         chosen, self._queue = self._queue[:count], self._queue[count:]
-        self._taken[chosen] = True
+        self._level[chosen] = self._front
         return chosen
 
     def _fill_queue(self, t: int, step: int, last: np.ndarray | tuple = ()) -> None:
         """Queue the available clients not yet taken, those in `last` at the end."""
-        waiting = self._available[~self._taken[self._available]]
+        waiting = self._available[self._level[self._available] < self._front]
         order = rng.stream(self._seed, "selection", client=step, counter=t).permutation(waiting)
+        order = order[np.argsort(self._level[order], kind="stable")]  # longest waiting first
         if len(last):
             in_last = np.isin(order, last)
             order = np.concatenate([order[~in_last], order[in_last]])

@@ -1,0 +1,148 @@
+"""What must hold between config keys: combinations that cannot work, and keys that have no effect.
+
+Invariant: each finding names one key and says what it clashes with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from fedmpi.config import SECTIONS, Config
+
+
+def conflicts(config: Config) -> Iterator[tuple[str, str]]:
+    """Combinations that cannot work, as (key, problem)."""
+    run, data, model = config.run, config.data, config.model
+    who, warmup = config.participation, config.warmup
+    if warmup and warmup.num_rounds > run.num_rounds:
+        yield (
+            "warmup.num_rounds",
+            (f"{warmup.num_rounds} rounds of warm-up exceed run.num_rounds = {run.num_rounds}"),
+        )
+
+    # Data and model.
+    if (data.dataset == "quadratic") != (model.name == "quadratic"):
+        yield (
+            "model.name",
+            (
+                f'"{model.name}" does not fit data.dataset = "{data.dataset}"; '
+                'data and model are both "quadratic" or neither is'
+            ),
+        )
+    if data.dataset == "quadratic":
+        yield from _quadratic_conflicts(config)
+    elif data.num_clients is None and data.partition != "natural":
+        yield "data.num_clients", "missing; N, the number of clients; expected an integer >= 1"
+    if data.partition == "natural" and data.dataset in (
+        "fashion-mnist",
+        "cifar-10",
+        "fashion-mini",
+        "synthetic",
+    ):
+        yield (
+            "data.partition",
+            (
+                f'"natural" needs a client column, which "{data.dataset}" has not; '
+                "use a prepared .h5 file with one, or another partition"
+            ),
+        )
+    if (
+        data.dataset == "synthetic"
+        and data.partition == "classes-per-client"
+        and (data.classes_per_client > data.num_classes)
+    ):
+        yield (
+            "data.classes_per_client",
+            (f"{data.classes_per_client} exceeds data.num_classes = {data.num_classes}"),
+        )
+    if run.cuda_aware and run.device == "cpu":
+        yield "run.cuda_aware", 'true needs run.device = "auto" or "cuda", it is "cpu"'
+
+    # Participation.
+    num_clients = data.num_clients
+    if who.availability == "periodic":
+        for key in ("num_groups", "rounds_per_group"):
+            if getattr(who, key) is None:
+                yield (
+                    f"participation.{key}",
+                    'missing; availability = "periodic" needs it; expected an integer >= 1',
+                )
+        if num_clients and who.num_groups and who.num_groups > num_clients:
+            yield "participation.num_groups", f"{who.num_groups} groups for {num_clients} clients"
+    if who.selection in ("uniform", "permutation"):
+        if who.clients_per_round is None:
+            yield (
+                "participation.clients_per_round",
+                (f'missing; selection = "{who.selection}" needs it; expected an integer >= 1'),
+            )
+        elif num_clients and who.clients_per_round > num_clients:
+            yield (
+                "participation.clients_per_round",
+                (f"{who.clients_per_round} exceeds data.num_clients = {num_clients}"),
+            )
+    if who.selection == "schedule":
+        if who.schedule is None:
+            yield (
+                "participation.schedule",
+                'missing; selection = "schedule" needs a .csv or .h5 file',
+            )
+        if who.availability != "always":
+            yield (
+                "participation.availability",
+                (
+                    f'"{who.availability}" cannot be combined with selection = "schedule", '
+                    'which says itself who takes part; use "always"'
+                ),
+            )
+
+
+def _quadratic_conflicts(config: Config) -> Iterator[tuple[str, str]]:
+    data, model = config.data, config.model
+    if data.centers is None:
+        yield "data.centers", "missing; quadratic data needs one list of numbers per client"
+        return
+    lengths = sorted({len(center) for center in data.centers})
+    if len(lengths) > 1:
+        yield "data.centers", f"centers have different lengths {lengths}; expected all the same"
+    if data.num_clients != len(data.centers):
+        yield (
+            "data.num_clients",
+            f"{data.num_clients} clients, but data.centers has {len(data.centers)}",
+        )
+    if model.initial is not None and len(model.initial) != lengths[0]:
+        yield "model.initial", f"{len(model.initial)} numbers, but centers have {lengths[0]}"
+
+
+def unused_keys(config: Config) -> list[str]:
+    """Keys set away from their default that this combination does not read, one sentence each."""
+    data, who = config.data, config.participation
+    needs = [
+        ("data", "similarity", data.partition == "majority-label"),
+        ("data", "alpha", data.partition == "dirichlet"),
+        ("data", "classes_per_client", data.partition == "classes-per-client"),
+        ("data", "partition", data.dataset != "quadratic"),
+        ("data", "centers", data.dataset == "quadratic"),
+        *(
+            ("data", key, data.dataset == "synthetic")
+            for key in ("train_samples", "test_samples", "num_classes", "shape")
+        ),
+        ("model", "hidden", config.model.name == "mlp"),
+        ("model", "initial", config.model.name == "quadratic"),
+        ("model", "options", ":" in config.model.name),
+        *(
+            ("participation", key, who.availability == "periodic")
+            for key in ("num_groups", "rounds_per_group", "random_offset")
+        ),
+        ("participation", "clients_per_round", who.selection in ("uniform", "permutation")),
+        ("participation", "schedule", who.selection == "schedule"),
+        ("participation", "weighting", who.selection != "schedule"),
+        ("algorithm", "amplify_every", config.algorithm.amplification != 1),
+    ]
+    notes = []
+    for section, key, used in needs:
+        default = next(f for f in fields(SECTIONS[section]) if f.name == key)
+        unset = default.default_factory() if callable(default.default_factory) else default.default
+        if not used and getattr(getattr(config, section), key) != unset:
+            notes.append(f"{section}.{key} has no effect with the other settings")
+    return notes
