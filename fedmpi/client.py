@@ -27,22 +27,40 @@ class LocalTrainer:
         self.start = torch.empty_like(model.values)  # x_t in working precision
 
     def train(
-        self, update: Tensor, client: int, t: int, drawn: int, local_steps: int, local_lr: float
+        self,
+        update: Tensor,
+        client: int,
+        t: int,
+        drawn: int,
+        local_steps: int,
+        local_lr: float,
+        samples: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        """Write the client's update of round t into `update`. `self.start` holds x_t."""
+        """Write the client's update of round t into `update`. `self.start` holds x_t.
+
+        `samples` are those of the minibatches, where the client is another rank's.
+        """
         try:
             if self.reseed:
                 torch.manual_seed(rng.integer(self.data.seed, "model", client, drawn))
-            self._train(update, client, drawn, local_steps, local_lr)
+            self._train(update, client, drawn, local_steps, local_lr, samples)
         except Exception as error:
             raise ClientError(f"round {t}, client {client}: {type(error).__name__}: {error}") from error
 
-    def _train(self, update: Tensor, client: int, drawn: int, local_steps: int, local_lr: float) -> None:
+    def _train(
+        self,
+        update: Tensor,
+        client: int,
+        drawn: int,
+        local_steps: int,
+        local_lr: float,
+        samples: tuple[Tensor, Tensor] | None,
+    ) -> None:
         update.zero_()
         if self.data.size(client) == 0:
             return  # a client without samples has a zero gradient
         parts = self.model.trainable_views(update)
-        for inputs, labels in self.data.minibatches(client, drawn, local_steps):
+        for inputs, labels in self.data.minibatches(client, drawn, local_steps, samples):
             # y = x + update; then update -= gamma * gradient at y.
             torch.add(self.start, update, out=self.model.values)
             loss = sample_losses(self.model.module(inputs), labels).mean()

@@ -94,6 +94,14 @@ class Comm:
         """Collective. The node's first rank gives a picklable value to the others."""
         return self._node.bcast(value, root=0)
 
+    def send_later(self, values: np.ndarray, rank: int, tag: int) -> Any:
+        """Start sending bytes to a rank; keep `values` unchanged until `wait()` of what this returns."""
+        return self._world.Isend(values, dest=rank, tag=tag)
+
+    def receive_later(self, values: np.ndarray, rank: int, tag: int) -> Any:
+        """Start receiving bytes from a rank; `values` is filled after `wait()` of what this returns."""
+        return self._world.Irecv(values, source=rank, tag=tag)
+
     def scatter_on_node(self, part_of: Callable[[int], np.ndarray] | None, out: np.ndarray) -> None:
         """Collective. The node's first rank sends `part_of(world rank)` into each rank's `out`."""
         ranks = self._node.allgather(self.rank)

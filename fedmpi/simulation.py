@@ -17,11 +17,13 @@ from fedmpi.client import LocalTrainer
 from fedmpi.config import Config
 from fedmpi.data.shard import load_shards
 from fedmpi.evaluate import evaluate
+from fedmpi.lending import Loans
 from fedmpi.methods import make_method
 from fedmpi.models import MODELS, build_model
 from fedmpi.mpi import Comm
 from fedmpi.params import FlatModel
 from fedmpi.participation import make_participation
+from fedmpi.plan import assign
 from fedmpi.storage.schema import DIVERGED, DONE
 from fedmpi.storage.writer import RunWriter
 from fedmpi.terminal import Progress
@@ -50,6 +52,7 @@ class Simulation:
             device,
             on_device=config.run.cuda_aware,
         )
+        self.loans = Loans(comm, clients)
         self.wave_size = wave_size(self.model.num_params)
         self.minibatches_drawn = np.zeros(self.data.partition.num_clients, np.int64)
 
@@ -131,20 +134,30 @@ class Simulation:
         return weighted_sum, slowest
 
     def _train_wave(self, t: int, clients: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, float]:
-        """Collective. Each rank trains its own of these clients; then one exact sum over all ranks."""
-        mine = clients % self.comm.size == self.comm.rank
+        """Collective. Each rank trains its part of the plan; then one exact sum over all ranks."""
+        # The plan is the same on every rank: owners train their own clients and lend the surplus.
+        owners = clients % self.comm.size
+        trainers = assign(owners, self.comm.size)
+        mine = trainers == self.comm.rank
         updates = self.weighted_sum.buffers(int(mine.sum()))
-        begin = time.perf_counter()
-        with self.clock("local SGD"):
-            for update, client in zip(updates, clients[mine].tolist(), strict=True):
+        steps, begin = self.config.algorithm.local_steps, time.perf_counter()
+        with self.clock("lending"):
+            self.loans.start(clients, trainers, self.minibatches_drawn, steps)
+
+        # Own clients first, while the samples of borrowed ones arrive.
+        is_borrowed = (owners != trainers)[mine]
+        for row in np.argsort(is_borrowed, kind="stable").tolist():
+            client, samples = int(clients[mine][row]), None
+            if is_borrowed[row]:
+                with self.clock("lending"):
+                    samples = self.loans.receive(client, steps)
+            with self.clock("local SGD"):
                 self.trainer.train(
-                    update,
-                    client,
-                    t,
-                    drawn=int(self.minibatches_drawn[client]),
-                    local_steps=self.config.algorithm.local_steps,
-                    local_lr=self.config.local_lr(t),
-                )
+                    updates[row], client, t, int(self.minibatches_drawn[client]), steps,
+                    self.config.local_lr(t), samples,
+                )  # fmt: skip
+        with self.clock("lending"):
+            self.loans.finish()
         seconds = time.perf_counter() - begin
         return self.weighted_sum.reduce(clients, weights, mine, seconds, self.clock)
 

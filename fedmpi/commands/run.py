@@ -93,7 +93,7 @@ def _summary(path: Path, phases: list[dict[str, float]]) -> str:
     """How it went, where the time went on the average rank, and what was made."""
     results = load_run(path)
     total = float(np.mean([p["in all"] for p in phases]))
-    known = ("local SGD", "reduction", "idle", "evaluation", "output")
+    known = ("local SGD", "lending", "reduction", "idle", "evaluation", "output")
     seconds = {name: float(np.mean([p.get(name, 0.0) for p in phases])) for name in known}
     seconds["other"] = total - sum(seconds.values())
     rounds = len(results.train)

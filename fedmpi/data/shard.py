@@ -52,7 +52,7 @@ class Normaliser:
     @classmethod
     def of(cls, dataset: _Header, dtype: torch.dtype, device: torch.device) -> Normaliser:
         """The normaliser of a data set."""
-        if not dataset.mean:
+        if dataset.input_dtype != np.uint8:
             return cls(None, None, dtype)
         mean = torch.tensor(dataset.mean, dtype=torch.float64)
         std = torch.tensor(dataset.std, dtype=torch.float64)
@@ -110,47 +110,62 @@ class ClientData:
         self.labels = torch.from_numpy(labels).to(device)
         self.normalise = normalise
         rank, self._stride = ranks
-        self._sizes = partition.sizes[owned_clients(partition.num_clients, rank, self._stride)]
-        self._starts = np.cumsum(self._sizes) - self._sizes
+        self._sizes = partition.sizes
+        owned = self._sizes[owned_clients(partition.num_clients, rank, self._stride)]
+        self._starts = np.cumsum(owned) - owned
         self._last_epoch: tuple[tuple[int, int], np.ndarray] | None = None
 
     def size(self, client: int) -> int:
-        """Samples of an owned client."""
-        return int(self._sizes[client // self._stride])
+        """Samples of a client, owned or not."""
+        return int(self._sizes[client])
 
-    def minibatches(self, client: int, drawn: int, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The next `count` minibatches of a client that drew `drawn` before: (inputs, labels).
+    def _batch(self, client: int) -> int:
+        """Samples of a minibatch: all that the client has, if it has no more than that."""
+        size = self.size(client)
+        return self.batch_size if 0 < self.batch_size < size else size
+
+    def num_drawn(self, client: int, count: int) -> int:
+        """Samples that `draw` gives; full batches are the same samples at every step."""
+        return self._batch(client) * (count if self._batch(client) < self.size(client) else 1)
+
+    def draw(self, client: int, drawn: int, count: int) -> tuple[Tensor, Tensor]:
+        """Raw samples of the next `count` minibatches of an owned client that drew `drawn` before.
 
         The client shuffles its data, walks through it, drops a last short batch and reshuffles.
         """
-        start, size = int(self._starts[client // self._stride]), self.size(client)
-        numbers = range(drawn, drawn + count)
-        if self.batch_size and not self.augment and not self.noise_std:
-            # One gather for all steps of the round, which small models feel.
-            rows = np.concatenate([self._rows(client, size, number) for number in numbers])
-            inputs, labels = self._gather(start + rows)
-            batch = min(self.batch_size, size)
-            yield from zip(inputs.split(batch), labels.split(batch), strict=True)
-            return
-        for number in numbers:
-            inputs, labels = self._gather(start + self._rows(client, size, number))
-            if self.noise_std:
-                noise = rng.stream(self.seed, "noise", client, number).standard_normal(inputs.shape)
-                inputs += self.noise_std * torch.from_numpy(noise).to(inputs)
-            if self.augment:
-                inputs = random_crop_flip(inputs, rng.stream(self.seed, "augment", client, number))
-            yield inputs, labels
-
-    def _gather(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Normalised inputs, and labels."""
+        size, batch = self.size(client), self._batch(client)
+        if batch == size:
+            rows = np.arange(size)
+        else:
+            numbers = range(drawn, drawn + count)
+            rows = np.concatenate([self._rows(client, size, batch, k) for k in numbers])
+        rows += self._starts[client // self._stride]
         index = torch.from_numpy(rows).to(self.inputs.device)
-        return self.normalise(self.inputs.index_select(0, index)), self.labels.index_select(0, index)
+        return self.inputs.index_select(0, index), self.labels.index_select(0, index)
 
-    def _rows(self, client: int, size: int, number: int) -> np.ndarray:
+    def minibatches(
+        self, client: int, drawn: int, count: int, samples: tuple[Tensor, Tensor] | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The (inputs, labels) of each local step; `samples` are those of `draw`, where it was lent."""
+        raw, labels = samples or self.draw(client, drawn, count)
+        inputs = self.normalise(raw)
+        batch = self._batch(client)
+        for step, number in enumerate(range(drawn, drawn + count)):
+            first = step * batch % len(labels)  # 0 at every step for full batches
+            rows = slice(first, first + batch)
+            yield self._perturb(inputs[rows], client, number), labels[rows]
+
+    def _perturb(self, inputs: Tensor, client: int, number: int) -> Tensor:
+        """Gradient noise and augmentation of a client's minibatch `number`."""
+        if self.noise_std:
+            noise = rng.stream(self.seed, "noise", client, number).standard_normal(inputs.shape)
+            inputs = inputs + self.noise_std * torch.from_numpy(noise).to(inputs)
+        if self.augment:
+            inputs = random_crop_flip(inputs, rng.stream(self.seed, "augment", client, number))
+        return inputs
+
+    def _rows(self, client: int, size: int, batch: int, number: int) -> np.ndarray:
         """Positions of a minibatch among the client's samples."""
-        batch = self.batch_size
-        if batch == 0 or batch >= size:
-            return np.arange(size)
         epoch, position = divmod(number, size // batch)
         order = self._epoch_order(client, size, epoch)
         return order[position * batch : (position + 1) * batch]

@@ -88,9 +88,7 @@ def test_one_to_four_ranks_give_the_same_bits(mpirun, tmp_path, name, text):
 def test_evaluation_cadence_does_not_change_the_model(fedmpi_cli, small_config, tmp_path):
     """How often one looks does not change what one sees."""
     for every in (0, 1):
-        done = fedmpi_cli(
-            "run", small_config, "--out", f"{every}.h5", "--set", f"run.eval_every={every}"
-        )
+        done = fedmpi_cli("run", small_config, "--out", f"{every}.h5", "--set", f"run.eval_every={every}")
         assert done.returncode == 0, done.stderr
     never, always = results(tmp_path / "0.h5"), results(tmp_path / "1.h5")
     np.testing.assert_array_equal(never["model/global_params"], always["model/global_params"])

@@ -62,8 +62,8 @@ def test_quickstart(tmp_path):
     assert len(made) == 3
     assert all(os.path.getsize(path) > 10_000 for path in made)
     plain, amplified = (fedmpi.load_run(tmp_path / "out" / f"{n}.h5").eval for n in ("fedavg", "amplified"))
-    # What the picture shows: after 3,000 rounds amplification is ahead. Over six seeds the gap of
-    # the last 100 evaluations was measured; see CHANGELOG.md.
+    # What the picture shows: after 3,000 rounds amplification is ahead. Over seeds 1 to 6 the gap of the
+    # last 100 evaluations was 0.0255 to 0.0270.
     assert amplified.train_loss.tail(100).mean() < plain.train_loss.tail(100).mean() - 0.01
 
 
@@ -93,7 +93,12 @@ def test_examples_of_the_readme(tmp_path):
 def test_appendix_config_reaches_the_optimum(fedmpi_cli, tmp_path):
     """The shipped appendix example writes every x_t; eta 5 ends close to the optimum."""
     done = fedmpi_cli(
-        "run", ROOT / "configs" / "appendix-example.toml", "--out", "r.h5", "--set", "algorithm.amplification=5"
+        "run",
+        ROOT / "configs" / "appendix-example.toml",
+        "--out",
+        "r.h5",
+        "--set",
+        "algorithm.amplification=5",
     )
     assert done.returncode == 0, done.stderr
     rounds, x = fedmpi.load_run(tmp_path / "r.h5").params

@@ -1,0 +1,61 @@
+"""Samples of lent clients on their way from owner to trainer, while both train their own clients.
+
+Invariant: what travels is a client's raw samples for the steps of one round; the trainer makes of them
+exactly the minibatches that the owner would have made.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmpi.data.shard import ClientData
+from fedmpi.mpi import Comm
+
+
+class Loans:
+    """The loans of one wave of clients, from `start` to `finish`."""
+
+    def __init__(self, comm: Comm, data: ClientData) -> None:
+        self._comm = comm
+        self._data = data
+        self._sending: list[tuple[object, np.ndarray]] = []  # requests, and the bytes they send
+        self._arriving: dict[int, tuple[object, np.ndarray]] = {}
+
+    def start(self, clients: np.ndarray, trainers: np.ndarray, drawn: np.ndarray, count: int) -> None:
+        """Send own clients' samples to the ranks that train them; expect those this rank trains."""
+        owners = clients % self._comm.size
+        for tag in np.flatnonzero(owners != trainers).tolist():
+            client, owner, trainer = int(clients[tag]), int(owners[tag]), int(trainers[tag])
+            if trainer == self._comm.rank:
+                buffer = np.empty(self._num_bytes(client, count), np.uint8)
+                self._arriving[client] = (self._comm.receive_later(buffer, owner, tag), buffer)
+            elif owner == self._comm.rank:
+                inputs, labels = self._data.draw(client, int(drawn[client]), count)
+                buffer = np.concatenate([_bytes(labels), _bytes(inputs)])
+                self._sending.append((self._comm.send_later(buffer, trainer, tag), buffer))
+
+    def receive(self, client: int, count: int) -> tuple[Tensor, Tensor]:
+        """The samples of a borrowed client, on this rank's device."""
+        request, buffer = self._arriving.pop(client)
+        request.wait()
+        rows, owned = self._data.num_drawn(client, count), self._data.inputs
+        labels = torch.from_numpy(buffer[: 8 * rows].view(np.int64))
+        inputs = torch.from_numpy(buffer[8 * rows :]).view(owned.dtype).view(rows, *owned.shape[1:])
+        return inputs.to(owned.device), labels.to(owned.device)
+
+    def finish(self) -> None:
+        """Wait until everything sent has left."""
+        for request, _ in self._sending:
+            request.wait()
+        self._sending.clear()
+
+    def _num_bytes(self, client: int, count: int) -> int:
+        sample = self._data.inputs[:0]
+        values = int(np.prod(sample.shape[1:]))
+        return self._data.num_drawn(client, count) * (8 + values * sample.element_size())
+
+
+def _bytes(values: Tensor) -> np.ndarray:
+    return values.cpu().contiguous().numpy().reshape(-1).view(np.uint8)
