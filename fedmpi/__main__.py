@@ -38,10 +38,25 @@ def make_parser() -> argparse.ArgumentParser:
     _add_set(run)
     run.add_argument("--force", action="store_true", help="overwrite an earlier run")
 
+    resume = commands.add_parser("resume", help="go on from the newest checkpoint, on any number of ranks")
+    resume.add_argument("run", metavar="RUN.h5")
+    _add_set(resume)
+
     check = commands.add_parser("check", help="validate a config; show what it would do and cost")
     check.add_argument("config", help="TOML file")
     _add_set(check)
     check.add_argument("--ranks", type=_positive, default=1, help="number of ranks to plan for")
+
+    verify = commands.add_parser(
+        "verify", help="run a config on several numbers of ranks, compare the bits"
+    )
+    verify.add_argument("config", help="TOML file")
+    verify.add_argument("--ranks", type=_rank_list, default=[1, 2, 3], help="such as 1,2,3")
+    _add_set(verify)
+
+    diff = commands.add_parser("diff", help="how two runs differ, and where they part")
+    diff.add_argument("run", metavar="A.h5")
+    diff.add_argument("other", metavar="B.h5")
 
     info = commands.add_parser("info", help="what a result file holds")
     info.add_argument("run", metavar="RUN.h5")
@@ -77,6 +92,10 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _rank_list(text: str) -> list[int]:
+    return [_positive(part.strip()) for part in text.split(",")]
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit with its status."""
     args = make_parser().parse_args(arguments)
@@ -98,10 +117,22 @@ def _dispatch(args: argparse.Namespace) -> int:
         from fedmpi.commands.run import run
 
         return run(args.config, args.out, args.set, force=args.force)
+    if args.command == "resume":
+        from fedmpi.commands.run import resume
+
+        return resume(args.run, args.set)
     if args.command == "check":
         from fedmpi.commands.check import check
 
         return check(args.config, args.set, args.ranks)
+    if args.command == "verify":
+        from fedmpi.commands.verify import verify
+
+        return verify(args.config, args.set, args.ranks)
+    if args.command == "diff":
+        from fedmpi.commands.verify import diff
+
+        return diff(args.run, args.other)
     if args.command == "info":
         from fedmpi.commands.info import info
 

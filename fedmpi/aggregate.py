@@ -1,14 +1,14 @@
 """The sum of q * update over all participants, the same bits on any number of ranks.
 
-Two collectives: a few numbers by MAX (largest contribution, trouble, time), then the fixed-point sum.
-Invariant: both are called by every rank, whatever it trained; and nothing is summed unless all updates
-of all ranks are finite.
+Three collectives: a few numbers by MAX (trouble, time, a wish to stop), each client's largest value by MAX,
+then the fixed-point sum. Invariant: all are called by every rank, whatever it trained; and nothing is
+summed unless all updates of all ranks are finite.
 """
 
 from __future__ import annotations
 
-import math
 import zlib
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -29,6 +29,16 @@ class NonFiniteUpdateError(Exception):
     def __init__(self, client: int) -> None:
         super().__init__(f"client {client} gave a non-finite update")
         self.client = client
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What all ranks know after a reduction."""
+
+    weighted_sum: np.ndarray
+    update_max: np.ndarray  # largest magnitude in each client's update
+    compute_time: float  # of the slowest rank
+    stop: int  # 0, or why a rank wants to stop
 
 
 def wave_size(num_params: int) -> int:
@@ -73,17 +83,18 @@ class WeightedSum:
         weights: np.ndarray,
         mine: np.ndarray,
         compute_time: float,
+        stop: int,
         clock: Stopwatch,
-    ) -> tuple[np.ndarray, float]:
-        """Collective. (sum of q * update over all `clients`, compute time of the slowest rank).
+    ) -> Reduced:
+        """Collective. The sum of q * update over all `clients`, and what else the ranks share.
 
         The buffers hold the updates of `clients[mine]`, in that order.
         """
         updates, own_weights = self._updates[: mine.sum()], weights[mine].tolist()
         with clock("idle"):  # the time until the slowest rank arrives
-            largest, slowest = self._agree(clients, weights, mine, updates, compute_time)
+            peaks, slowest, stop = self._agree(clients, weights, mine, updates, compute_time, stop)
         with clock("reduction"):
-            exponent = exact.common_exponent(largest, len(clients))
+            exponent = exact.common_exponent(float((weights * peaks).max(initial=0)), len(clients))
             self._total.zero_()
             for update, weight in zip(updates, own_weights, strict=True):
                 exact.add_contribution(self._total, update, weight, exponent)
@@ -91,7 +102,7 @@ class WeightedSum:
             if self._on_device:
                 torch.cuda.synchronize()
             self._comm.sum_in_place(total if self._on_device else total.numpy())
-            return exact.to_float(total, exponent).cpu().numpy(), slowest
+            return Reduced(exact.to_float(total, exponent).cpu().numpy(), peaks, slowest, stop)
 
     def _agree(
         self,
@@ -100,22 +111,26 @@ class WeightedSum:
         mine: np.ndarray,
         updates: Tensor,
         compute_time: float,
-    ) -> tuple[float, float]:
-        """Collective. Largest |q * update| and compute time of all ranks; raises trouble on all."""
-        peaks = updates.abs().amax(dim=1).double().cpu().numpy() if len(updates) else np.zeros(0)
-        bad = clients[mine][~np.isfinite(peaks)]
+        stop: int,
+    ) -> tuple[np.ndarray, float, int]:
+        """Collective. Every client's largest |update|, the slowest rank's time, a reason to stop or 0.
+
+        Trouble on any rank is raised on all.
+        """
         plan = zlib.crc32(clients.tobytes() + weights.tobytes())
-        largest = (weights[mine] * np.where(np.isfinite(peaks), peaks, 0)).max(initial=0.0)
-        worst = self._comm.maximum(
-            np.array([largest, -bad[0] if len(bad) else -math.inf, plan, -plan, compute_time])
+        peaks = np.zeros(len(clients))
+        if len(updates):
+            peaks[mine] = updates.abs().amax(dim=1).double().cpu().numpy()
+        peaks[~np.isfinite(peaks)] = np.inf  # a nan would be lost in the maximum
+        shared = self._comm.maximum(
+            np.array([plan, -plan, len(clients), -len(clients), compute_time, stop])
         )
-        if worst[2] != -worst[3]:
+        if shared[0] != -shared[1] or shared[2] != -shared[3]:
             raise UserError.on_all_ranks(
                 "the ranks disagree on who takes part: participation.availability must be a pure "
                 "function of its arguments; draw random numbers from its seed and t only"
             )
-        if worst[1] > -math.inf:
-            raise NonFiniteUpdateError(int(-worst[1]))
-        if not math.isfinite(worst[0]):
-            raise NonFiniteUpdateError(int(clients[0]))
-        return float(worst[0]), float(worst[4])
+        peaks = self._comm.maximum(peaks)
+        if not np.isfinite(weights * peaks).all():
+            raise NonFiniteUpdateError(int(clients[~np.isfinite(weights * peaks)][0]))
+        return peaks, float(shared[4]), int(shared[5])

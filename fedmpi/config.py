@@ -58,8 +58,10 @@ class RunConfig:
     num_rounds: int = option(REQUIRED, "T, rounds in all, warm-up included", at_least=1)
     eval_every: int = option(50, "rounds between evaluations; 0 = only at the end", at_least=0)
     checkpoint_every: int = option(
-        0, "rounds after which results are on disk at the latest; 0 = by time only", at_least=0
+        0, "rounds between checkpoints; 0 = by time, on a signal and at the end only", at_least=0
     )
+    checkpoint_minutes: float = option(10.0, "minutes between checkpoints; 0 = by rounds only", at_least=0)
+    max_minutes: float | None = option(None, "stop with a checkpoint before this time is up", above=0)
     record_params_every: int = option(0, "rounds between stored x_t; 0 = never", at_least=0)
     device: str = option("auto", "where clients train", choices=("auto", "cpu", "cuda"))
     cuda_aware: bool = option(False, "hand GPU buffers to MPI as they are")

@@ -1,4 +1,6 @@
-"""The ways a job can end, and the exit status of each: 0 done, 1 failure, 2 bad input, 3 diverged.
+"""The ways a job can end, and the exit status of each.
+
+0 done, 1 failure, 2 bad input, 3 diverged, 75 stopped with a checkpoint (EX_TEMPFAIL: try again).
 
 Invariant: a mistake of the user is a `UserError` whose text alone helps; it is never a traceback.
 """
@@ -6,12 +8,15 @@ Invariant: a mistake of the user is a `UserError` whose text alone helps; it is 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+from pathlib import Path
 
 EXIT_DONE = 0
 EXIT_FAILURE = 1
 EXIT_BAD_INPUT = 2
 EXIT_DIVERGED = 3
+EXIT_STOPPED = 75
 
 
 class UserError(Exception):
@@ -38,6 +43,19 @@ class ConfigError(UserError):
         self.problems = problems
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
         super().__init__("\n  ".join([f"{count} in {source}:", *problems]))
+
+
+class OutputError(UserError):
+    """Results or a checkpoint cannot be written: disk full, folder gone, no permission."""
+
+    exit_code = EXIT_FAILURE
+
+    @classmethod
+    def from_os(cls, error: OSError, path: Path) -> OutputError:
+        """From what the operating system, or HDF5, said."""
+        number = re.search(r"error message = '([^']+)'", str(error))  # HDF5 wraps the system's words
+        reason = error.strerror or (number[1] if number else str(error).splitlines()[0])
+        return cls(f"cannot write {path}: {reason}; what was written before is kept")
 
 
 class ClientError(Exception):

@@ -46,6 +46,12 @@ class Comm:
         """Name of this rank's host."""
         return self._mpi.Get_processor_name()
 
+    def first(self, count: int) -> Comm | None:
+        """Collective. The first `count` ranks by themselves; None on the others."""
+        inside = self.rank < count
+        world = self._world.Split(0 if inside else self._mpi.UNDEFINED, self.rank)
+        return Comm(world) if inside else None
+
     def maximum(self, values: np.ndarray) -> np.ndarray:
         """Collective. Elementwise maximum over ranks of a small float64 array."""
         result = np.empty_like(values)
@@ -189,6 +195,14 @@ def _refuse_silent_singletons(size: int) -> None:
             "Launch with `srun --mpi=pmix` (Open MPI), `srun --mpi=pmi2` (MPICH) or `mpirun`; "
             "if one rank is meant, set FEDMPI_ALLOW_SINGLETON=1"
         )
+
+
+def launched_size() -> int:
+    """How many ranks the launcher says there are, before MPI starts; 1 without a launcher."""
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return 1
 
 
 def launched_rank() -> int:

@@ -18,17 +18,20 @@ from fedmpi.mpi import Comm
 def describe_job(comm: Comm, config: Config, device: Any) -> dict[str, Any]:
     """Collective. Attributes known before the data are loaded; meant for rank 0's file."""
     places = comm.gather((comm.host, device_name(device))) or []
+    created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return {
         "config": config.to_toml(),
         "creator": f"fedmpi {fedmpi.__version__}",
         "run_id": uuid.uuid4().hex,
-        "created_utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "created_utc": created,
         "seed": config.run.seed,
         "num_ranks": comm.size,
         "mpi_library": comm.library,
         "host_names": [host for host, _ in places],
         "device_names": [name for _, name in places],
         "versions": json.dumps(_versions()),
+        # One entry for each time the run was started or resumed.
+        "legs": json.dumps([{"round": 0, "utc": created, "num_ranks": comm.size}]),
     }
 
 

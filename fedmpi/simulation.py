@@ -12,20 +12,22 @@ import time
 import numpy as np
 import torch
 
-from fedmpi.aggregate import NonFiniteUpdateError, WeightedSum, wave_size
+from fedmpi.aggregate import NonFiniteUpdateError, Reduced, WeightedSum, wave_size
 from fedmpi.client import LocalTrainer
 from fedmpi.config import Config
 from fedmpi.data.shard import load_shards
 from fedmpi.evaluate import evaluate
 from fedmpi.lending import Loans
-from fedmpi.methods import make_method
+from fedmpi.methods import ServerState, make_method
 from fedmpi.models import MODELS, build_model
 from fedmpi.mpi import Comm
 from fedmpi.params import FlatModel
 from fedmpi.participation import make_participation
 from fedmpi.plan import assign
-from fedmpi.storage.schema import DIVERGED, DONE
-from fedmpi.storage.writer import RunWriter
+from fedmpi.recorder import Recorder
+from fedmpi.stopping import StopRequest
+from fedmpi.storage.checkpoint import Checkpoint
+from fedmpi.storage.schema import DIVERGED, DONE, STOPPED
 from fedmpi.terminal import Progress
 from fedmpi.timing import Stopwatch
 
@@ -33,11 +35,17 @@ from fedmpi.timing import Stopwatch
 class Simulation:
     """One run, on one rank of many."""
 
-    def __init__(self, comm: Comm, config: Config, device: torch.device) -> None:
+    def __init__(
+        self, comm: Comm, config: Config, device: torch.device, stop: StopRequest | None = None
+    ) -> None:
         """Collective. Load the data, build the model, agree on x_0."""
         self.comm = comm
         self.config = config
-        self.writer: RunWriter | None = None  # on rank 0, once results are to be written
+        self.recorder: Recorder | None = None  # on rank 0, once results are to be written
+        self.run_id = ""
+        self.completed = 0  # rounds
+        self.stop = stop or StopRequest()
+        self.stop_code = 0  # the same on all ranks after a round
         self.clock = Stopwatch()
         clients, self.train_set, self.test_set, self.data = load_shards(comm, config, device)
         self.model = comm.where(True, lambda: self._build_model(device))
@@ -66,25 +74,57 @@ class Simulation:
         module = build_model(self.config, self.data.shape, self.data.num_classes)
         return FlatModel(module, getattr(torch, self.config.run.dtype), device)
 
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Take up the state of a checkpoint; the same on every rank, but for u, which is rank 0's."""
+        self.completed = checkpoint.completed
+        self.state = ServerState(checkpoint.global_params, checkpoint.accumulated, checkpoint.anchor_round)
+        self.minibatches_drawn = checkpoint.minibatches_drawn
+        self.participation.restore(checkpoint.completed, checkpoint.participation)
+        self.clock = Stopwatch(offset=checkpoint.wall_time_s)
+
+    def digests(self) -> dict[str, str]:
+        """What must be the same when a run goes on."""
+        return {
+            "data": self.data.digest,
+            "model": self.model.digest(),
+            "participation": self.participation.digest(),
+        }
+
+    def _make_checkpoint(self, rows: dict[str, int]) -> Checkpoint:
+        return Checkpoint(
+            self.run_id, self.completed, self.state.anchor_round, rows, self.clock.elapsed, self.digests(),
+            self.state.global_params, self.state.accumulated, self.minibatches_drawn,
+            self.participation.state(),
+        )  # fmt: skip
+
     def run(self, progress: Progress) -> str:
-        """Collective. All rounds; returns the status "done" or "diverged"."""
-        self.clock = Stopwatch()
-        status, completed = DONE, 0
-        self._evaluate_if_due(completed, progress)
-        self._record_if_due(completed)
-        for t in range(self.config.run.num_rounds):
+        """Collective. The rounds that are left; returns the status "done", "diverged" or "stopped"."""
+        if self.completed == 0:
+            self._evaluate_if_due(progress)
+            self._record(progress)
+        status = DONE
+        while self.completed < self.config.run.num_rounds:
             try:
-                self.round(t)
+                self.round(self.completed)
             except NonFiniteUpdateError as error:
-                status = self._report_divergence(t, error)
+                status = self._report_divergence(error)
                 break
-            completed = t + 1
-            self._evaluate_if_due(completed, progress)
-            self._record_if_due(completed)
-            progress.show(completed)
-        progress.close(completed)
-        self._write(status=status)
+            self.completed += 1
+            self._evaluate_if_due(progress)
+            self._record(progress)
+            self.stop.round_done()
+            if self.stop_code and self.completed < self.config.run.num_rounds:
+                status = STOPPED
+                break
+        progress.close(self.completed)
+        if self.recorder:
+            self.recorder.finish(status, self.state.global_params, self._make_checkpoint)
         return status
+
+    def _record(self, progress: Progress) -> None:
+        progress.show(self.completed)
+        if self.recorder:
+            self.recorder.after_round(self.completed, self.state.global_params, self._make_checkpoint)
 
     def round(self, t: int) -> None:
         """Collective. Round t of Algorithm 1: from x_t to x_{t+1}."""
@@ -94,14 +134,14 @@ class Simulation:
         clients, weights = self.participation.weights(t)
 
         # Lines 3-8: participants take I local steps from x_t; their updates are summed over all ranks.
-        weighted_sum, compute_time = self._train_clients(t, clients, weights)
+        reduced = self._train_clients(t, clients, weights)
 
         # Line 9: x_{t+1} = x_t + sum_n q_t^n Delta_t^n.
-        state = self.method.update(self.state, weighted_sum)
+        state = self.method.update(self.state, reduced.weighted_sum)
 
         # Line 10: u = u + sum_n q_t^n Delta_t^n.
         if self.comm.is_root:
-            state = self.method.accumulate(state, weighted_sum)
+            state = self.method.accumulate(state, reduced.weighted_sum)
 
         # Lines 11-14: after P rounds x_{t+1} = x_{t+1} + (eta - 1) u, then t_0 = t + 1 and u = 0.
         is_amplification = False
@@ -115,25 +155,29 @@ class Simulation:
             state = self.method.restart(state, t)
         self.state = state
 
-        norm = math.sqrt(np.square(weighted_sum).sum())
-        times = self.clock.elapsed, compute_time, self._comm_seconds() - comm_before
-        if self.writer:
-            self.writer.add("train", t, len(clients), norm, is_amplification, *times)
-            self.writer.add("participation", t, clients, weights)
+        self.stop_code = reduced.stop
+        if self.recorder:
+            norm = math.sqrt(np.square(reduced.weighted_sum).sum())
+            times = self.clock.elapsed, reduced.compute_time, self._comm_seconds() - comm_before
+            self.recorder.add("train", t, len(clients), norm, is_amplification, *times)
+            self.recorder.add("participation", t, clients, weights, reduced.update_max)
 
-    def _train_clients(self, t: int, clients: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, float]:
-        """Collective. (weighted sum of the updates of round t, compute time of the slowest rank)."""
+    def _train_clients(self, t: int, clients: np.ndarray, weights: np.ndarray) -> Reduced:
+        """Collective. The weighted sum of the updates of round t, in waves that bound the memory."""
         self.trainer.start.copy_(torch.from_numpy(self.state.global_params))
-        weighted_sum, slowest = np.zeros(self.model.num_params), 0.0
+        parts = []
         for first in range(0, max(len(clients), 1), self.wave_size):  # a round without clients too
             wave = slice(first, first + self.wave_size)
-            part, seconds = self._train_wave(t, clients[wave], weights[wave])
-            weighted_sum += part
-            slowest += seconds
+            parts.append(self._train_wave(t, clients[wave], weights[wave]))
         self.minibatches_drawn[clients] += self.config.algorithm.local_steps
-        return weighted_sum, slowest
+        return Reduced(
+            sum(part.weighted_sum for part in parts),
+            np.concatenate([part.update_max for part in parts]),
+            sum(part.compute_time for part in parts),
+            max(part.stop for part in parts),
+        )
 
-    def _train_wave(self, t: int, clients: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, float]:
+    def _train_wave(self, t: int, clients: np.ndarray, weights: np.ndarray) -> Reduced:
         """Collective. Each rank trains its part of the plan; then one exact sum over all ranks."""
         # The plan is the same on every rank: owners train their own clients and lend the surplus.
         owners = clients % self.comm.size
@@ -159,11 +203,11 @@ class Simulation:
         with self.clock("lending"):
             self.loans.finish()
         seconds = time.perf_counter() - begin
-        return self.weighted_sum.reduce(clients, weights, mine, seconds, self.clock)
+        return self.weighted_sum.reduce(clients, weights, mine, seconds, self.stop.code, self.clock)
 
-    def _evaluate_if_due(self, completed: int, progress: Progress) -> None:
+    def _evaluate_if_due(self, progress: Progress) -> None:
         """Collective. Evaluate x_t after `completed` rounds, if the config asks for it."""
-        run = self.config.run
+        run, completed = self.config.run, self.completed
         due = completed % run.eval_every == 0 if run.eval_every else False
         if not due and completed != run.num_rounds:
             return
@@ -172,8 +216,8 @@ class Simulation:
             train_loss, train_accuracy = evaluate(self.comm, self.model, x, self.train_set)
             test_loss, test_accuracy = evaluate(self.comm, self.model, x, self.test_set)
         progress.note(train_loss, test_accuracy)
-        if self.writer:
-            self.writer.add(
+        if self.recorder:
+            self.recorder.add(
                 "eval", completed, train_loss, train_accuracy, test_loss, test_accuracy,
                 self.clock.elapsed,
             )  # fmt: skip
@@ -181,27 +225,9 @@ class Simulation:
     def _comm_seconds(self) -> float:
         return self.clock.seconds["idle"] + self.clock.seconds["reduction"]
 
-    def _record_if_due(self, completed: int) -> None:
-        """Rank 0: keep x_t, and bring results to disk, when it is time."""
-        if not self.writer:
-            return
-        run = self.config.run
-        if run.record_params_every and completed % run.record_params_every == 0:
-            self.writer.add_snapshot(completed, self.state.global_params)
-        with self.clock("output"):
-            if run.checkpoint_every and completed % run.checkpoint_every == 0:
-                self.writer.flush(self.state.global_params)
-            else:
-                self.writer.flush_if_due(self.state.global_params)
-
-    def _write(self, **attributes: str) -> None:
-        if self.writer:
-            with self.clock("output"):
-                self.writer.flush(self.state.global_params, **attributes)
-
-    def _report_divergence(self, t: int, error: NonFiniteUpdateError) -> str:
+    def _report_divergence(self, error: NonFiniteUpdateError) -> str:
         if self.comm.is_root:
-            rank = error.client % self.comm.size
+            t, rank = self.completed, error.client % self.comm.size
             print(
                 f"\nfedmpi: diverged in round {t}: client {error.client} (rank {rank}) gave a non-finite "
                 f"update; results and model of the {t} rounds before are kept. "

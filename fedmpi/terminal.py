@@ -44,8 +44,9 @@ def bytes_text(count: float) -> str:
 class Progress:
     """A progress bar with rate, elapsed and remaining time and the latest loss."""
 
-    def __init__(self, total: int, enabled: bool, stream: TextIO | None = None) -> None:
+    def __init__(self, total: int, enabled: bool, stream: TextIO | None = None, done: int = 0) -> None:
         self._total = total
+        self._done_before = done  # rounds of earlier legs of the run
         self._stream = stream or sys.stderr
         self._enabled = enabled
         self._is_terminal = self._stream.isatty()
@@ -75,7 +76,7 @@ class Progress:
             print(file=self._stream)
 
     def _text(self, completed: int, elapsed: float) -> str:
-        rate = completed / elapsed if elapsed > 0 else 0.0
+        rate = (completed - self._done_before) / elapsed if elapsed > 0 else 0.0
         remaining = (self._total - completed) / rate if rate > 0 else math.inf
         share = completed / self._total
         filled = int(20 * share)

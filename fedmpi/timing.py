@@ -11,8 +11,9 @@ from collections.abc import Iterator
 class Stopwatch:
     """Seconds spent in named phases."""
 
-    def __init__(self) -> None:
-        self.begin = time.perf_counter()
+    def __init__(self, offset: float = 0.0) -> None:
+        self._offset = offset  # the time of earlier legs of a run
+        self._begin = time.perf_counter()
         self.seconds: dict[str, float] = defaultdict(float)
 
     @contextlib.contextmanager
@@ -26,5 +27,10 @@ class Stopwatch:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the start."""
-        return time.perf_counter() - self.begin
+        """Seconds since the start of the run, earlier legs included."""
+        return self._offset + self.elapsed_here
+
+    @property
+    def elapsed_here(self) -> float:
+        """Seconds of this leg."""
+        return time.perf_counter() - self._begin

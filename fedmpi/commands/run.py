@@ -1,7 +1,9 @@
-"""`fedmpi run`: one simulation from config to result file, told in one function."""
+"""`fedmpi run` and `fedmpi resume`: a simulation from config or checkpoint to result file."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,107 +11,176 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmpi import mpi, validate
-from fedmpi.conflicts import unused_keys
-from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE
-from fedmpi.storage.reader import load_run
-from fedmpi.storage.schema import DONE
+from fedmpi.commands.banner import banner, summary
+from fedmpi.config import Config
+from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_STOPPED, UserError
+from fedmpi.recorder import Recorder
+from fedmpi.stopping import StopRequest, reason
+from fedmpi.storage.checkpoint import Checkpoint, newest_checkpoint, remove_checkpoints
+from fedmpi.storage.lock import writer_lock
+from fedmpi.storage.reader import read_attributes
+from fedmpi.storage.schema import DIVERGED, DONE, STOPPED
 from fedmpi.storage.writer import RunWriter, check_target
-from fedmpi.terminal import Progress, bytes_text, duration
+from fedmpi.terminal import Progress
 
 if TYPE_CHECKING:
     from fedmpi.simulation import Simulation
+
+_EXIT = {DONE: EXIT_DONE, DIVERGED: EXIT_DIVERGED, STOPPED: EXIT_STOPPED}
+
+# What may change when a run goes on; anything else would make the results dishonest.
+_MAY_CHANGE = (
+    *(
+        "run." + key
+        for key in ("name", "num_rounds", "eval_every", "checkpoint_every", "checkpoint_minutes")
+    ),
+    *("run." + key for key in ("max_minutes", "record_params_every", "device", "cuda_aware")),
+    "data.root",
+    "participation.schedule",  # where it lies; its contents are checked
+)
 
 
 def run(config_path: str, out: str, overrides: Sequence[str], *, force: bool = False) -> int:
     """Collective. Simulate and write RUN.h5; returns the exit status, the same on all ranks."""
     path = Path(out)
-    with mpi.session() as comm:
+    stop = StopRequest().listen()
+    with mpi.session() as comm, contextlib.ExitStack() as held:
         # Rank 0 alone touches the config and the output; its findings and errors reach all ranks.
         config = comm.on_root(lambda: validate.load(config_path, overrides))
+        comm.where(comm.is_root, lambda: held.enter_context(writer_lock(path)))
         comm.where(comm.is_root, lambda: check_target(path, force=force))
 
-        from fedmpi.device import choose_device  # here, since torch takes seconds to load
-        from fedmpi.provenance import describe_job
-        from fedmpi.simulation import Simulation
+        simulation, attributes = prepare(comm, config, stop)
+        comm.where(comm.is_root, lambda: record_anew(path, attributes, simulation))
+        status = carry_out(simulation, attributes, path)
+    return _EXIT[status]
 
-        # Each rank loads its shard of the data and builds the model.
-        device = comm.where(True, lambda: choose_device(config.run.device, comm.node_rank))
-        attributes = describe_job(comm, config, device)
-        simulation = Simulation(comm, config, device)
+
+def resume(run_path: str, overrides: Sequence[str]) -> int:
+    """Collective. Go on from the newest good checkpoint, on any number of ranks."""
+    path = Path(run_path)
+    stop = StopRequest().listen()
+    with mpi.session() as comm, contextlib.ExitStack() as held:
+        comm.where(comm.is_root, lambda: read_attributes(path))  # before a lock file is made
+        comm.where(comm.is_root, lambda: held.enter_context(writer_lock(path)))
+        config, checkpoint, stored, notes = comm.on_root(lambda: _plan_resume(path, overrides))
+        completed = checkpoint.completed if checkpoint else 0
         if comm.is_root:
-            print(_banner(simulation, attributes, unused_keys(config)), flush=True)
-        simulation.writer = comm.where(
-            comm.is_root, lambda: _create_result_file(path, attributes, simulation)
-        )
+            print("".join(f"note: {note}\n" for note in notes), end="")
+        if stored["status"] == DIVERGED or completed >= config.run.num_rounds:
+            if comm.is_root:
+                print(_nothing_to_do(path, stored["status"], completed))
+            return EXIT_DIVERGED if stored["status"] == DIVERGED else EXIT_DONE
 
-        # All rounds, then where the time went.
-        status = simulation.run(Progress(config.run.num_rounds, enabled=comm.is_root))
-        phases = comm.gather({**simulation.clock.seconds, "in all": simulation.clock.elapsed})
-        if comm.is_root:
-            print(_summary(path, phases), flush=True)
-    return EXIT_DONE if status == DONE else EXIT_DIVERGED
+        simulation, attributes = prepare(comm, config, stop)
+        comm.where(comm.is_root, lambda: _check_digests(simulation, checkpoint, stored))
+        if checkpoint:
+            simulation.restore(checkpoint)
+        comm.where(comm.is_root, lambda: _record_on(path, attributes, stored, simulation, checkpoint))
+        status = carry_out(simulation, attributes, path)
+    return _EXIT[status]
 
 
-def _create_result_file(path: Path, attributes: dict[str, Any], simulation: Simulation) -> RunWriter:
-    """The file with all that is known before the first round."""
+def prepare(
+    comm: mpi.Comm, config: Config, stop: StopRequest | None = None
+) -> tuple[Simulation, dict[str, Any]]:
+    """Collective. Each rank loads its shard of the data and builds the model; and who they all are."""
+    from fedmpi.device import choose_device  # here, since torch takes seconds to load
+    from fedmpi.provenance import describe_job
+    from fedmpi.simulation import Simulation
+
+    device = comm.where(True, lambda: choose_device(config.run.device, comm.node_rank))
+    attributes = describe_job(comm, config, device)
+    return Simulation(comm, config, device, stop), attributes
+
+
+def carry_out(simulation: Simulation, attributes: dict[str, Any], path: Path) -> str:
+    """Collective. All rounds that are left, with what a person wants to see; returns the status."""
+    comm, config = simulation.comm, simulation.config
+    if comm.is_root:
+        print(banner(simulation, attributes), flush=True)
+    simulation.stop.limit(config.run.max_minutes)
+    progress = Progress(config.run.num_rounds, enabled=comm.is_root, done=simulation.completed)
+    status = simulation.run(progress)
+    phases = comm.gather({**simulation.clock.seconds, "in all": simulation.clock.elapsed_here})
+    if comm.is_root:
+        print(summary(path, phases), flush=True)
+        if status == STOPPED:
+            print(
+                f"stopped after round {simulation.completed:,} ({reason(simulation.stop_code)}); "
+                f"go on with: fedmpi resume {path}",
+                flush=True,
+            )
+    return status
+
+
+def record_anew(path: Path, attributes: dict[str, Any], simulation: Simulation) -> None:
+    """Rank 0: create the file with all that is known before the first round."""
     data, model = simulation.data, simulation.model
-    attributes |= {"data_digest": data.digest, "model_digest": model.digest()}
-    writer = RunWriter(path, attributes, model.describe(), simulation.state.global_params)
+    digests = {f"{name}_digest": value for name, value in simulation.digests().items()}
+    remove_checkpoints(path)
+    writer = RunWriter.create(path, attributes | digests, model.describe(), simulation.state.global_params)
     clients = np.arange(data.partition.num_clients)
-    writer.add(
-        "clients",
-        clients,
-        data.partition.sizes,
-        data.majority_labels,
-        clients % simulation.comm.size,
-    )
+    owners = clients % simulation.comm.size
+    writer.add("clients", clients, data.partition.sizes, data.majority_labels, owners)
     writer.flush(simulation.state.global_params)
-    return writer
+    simulation.run_id = attributes["run_id"]
+    simulation.recorder = Recorder(writer, simulation.config.run, simulation.clock)
 
 
-def _banner(simulation: Simulation, attributes: dict[str, Any], notes: list[str]) -> str:
-    """What is about to run, where, and how large it is."""
-    config, data = simulation.config, simulation.data
-    devices = attributes["device_names"]
-    hosts = len(set(attributes["host_names"]))
-    eta, interval = config.algorithm.amplification, config.algorithm.amplify_every
-    lines = [
-        f"fedmpi  {config.run.name}  (seed {config.run.seed})",
-        f"  ranks    {len(devices)} on {hosts} host{'s' * (hosts > 1)}: "
-        + ", ".join(f"{devices.count(name)} x {name}" for name in sorted(set(devices))),
-        f"  data     {data.name}: {data.num_train:,} train, {data.num_test:,} test samples; "
-        f"{data.partition.num_clients:,} clients, {config.data.partition}",
-        f"  model    {config.model.name}: {simulation.model.num_params:,} parameters "
-        f"({bytes_text(8 * simulation.model.num_params)} a reduction)",
-        f"  who      {config.participation.availability} / {config.participation.selection}",
-        f"  method   {config.algorithm.name}: gamma {config.algorithm.local_lr:g}, "
-        f"I {config.algorithm.local_steps}, eta {eta:g}, P {interval}"
-        + (f"; warm-up {config.warmup.num_rounds:,} rounds" if config.warmup else ""),
+def _record_on(
+    path: Path,
+    attributes: dict[str, Any],
+    stored: dict[str, Any],
+    simulation: Simulation,
+    checkpoint: Checkpoint | None,
+) -> None:
+    """Rank 0: open the file again, cut back to what the checkpoint names."""
+    rows = checkpoint.rows if checkpoint else {"clients": simulation.data.partition.num_clients}
+    legs = [
+        *json.loads(stored["legs"]),
+        {**json.loads(attributes["legs"])[0], "round": simulation.completed},
     ]
-    return "\n".join(lines + [f"  note     {note}" for note in notes])
+    changed = attributes | {"legs": json.dumps(legs)}
+    for kept in ("run_id", "created_utc"):
+        changed[kept] = stored[kept]
+    writer = RunWriter.reopen(path, rows, changed)
+    simulation.run_id = stored["run_id"]
+    simulation.recorder = Recorder(writer, simulation.config.run, simulation.clock)
 
 
-def _summary(path: Path, phases: list[dict[str, float]]) -> str:
-    """How it went, where the time went on the average rank, and what was made."""
-    results = load_run(path)
-    total = float(np.mean([p["in all"] for p in phases]))
-    known = ("local SGD", "lending", "reduction", "idle", "evaluation", "output")
-    seconds = {name: float(np.mean([p.get(name, 0.0) for p in phases])) for name in known}
-    seconds["other"] = total - sum(seconds.values())
-    rounds = len(results.train)
-    lines = [
-        f"{results.status}: {rounds:,} rounds in {duration(total)} "
-        f"({rounds / max(total - seconds['evaluation'], 1e-9):.1f} rounds/s without evaluation)",
-        "  time     " + ", ".join(f"{name} {s / max(total, 1e-9):.0%}" for name, s in seconds.items()),
-    ]
-    last = results.eval.tail(1)
-    if len(last):
-        lines.append(f"  loss     train {last.train_loss.item():.4f}, test {last.test_loss.item():.4f}")
-    if results.eval.test_accuracy.notna().any():
-        best = results.eval.loc[results.eval.test_accuracy.idxmax()]
-        lines.append(
-            f"  accuracy test {last.test_accuracy.item():.4f}, "
-            f"best {best.test_accuracy:.4f} at round {best['round']:.0f}"
-        )
-    lines.append(f"  file     {path} ({bytes_text(path.stat().st_size)})")
-    return "\n".join(lines)
+def _plan_resume(
+    path: Path, overrides: Sequence[str]
+) -> tuple[Config, Checkpoint | None, dict[str, Any], list[str]]:
+    """Rank 0: the config to go on with, the checkpoint to start from, the file's attributes, notes."""
+    stored = read_attributes(path)
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if key not in _MAY_CHANGE:
+            raise UserError(
+                f"--set {override}: cannot change when a run goes on, the results would mix two "
+                f"experiments; start a new run, or change one of {', '.join(_MAY_CHANGE)}"
+            )
+    config = validate.parse(stored["config"], f"{path} (its config)", overrides)
+    checkpoint, notes = newest_checkpoint(path, stored["run_id"])
+    if checkpoint is None and stored["status"] != DIVERGED:
+        notes.append(f"{path} has no usable checkpoint: starting again from round 0")
+    return config, checkpoint, stored, notes
+
+
+def _nothing_to_do(path: Path, status: str, completed: int) -> str:
+    if status == DIVERGED:
+        return f"{path}: diverged, there is nothing to go on with; start a new run with a smaller local_lr"
+    return f"{path}: done with {completed:,} rounds; extend it with --set run.num_rounds=..."
+
+
+def _check_digests(simulation: Simulation, checkpoint: Checkpoint | None, stored: dict[str, Any]) -> None:
+    """Rank 0: refuse to go on with other data, another model or another schedule."""
+    names = {"data": "data split", "model": "initial model", "participation": "schedule"}
+    for name, seen in simulation.digests().items():
+        expected = checkpoint.digests[name] if checkpoint else stored[f"{name}_digest"]
+        if seen != expected:
+            raise UserError(
+                f"the run was made with {names[name]} {expected[:8]}..., now it is {seen[:8]}...: "
+                "the files or the software behind it changed; start a new run"
+            )

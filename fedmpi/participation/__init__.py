@@ -23,6 +23,15 @@ class Participation(Protocol):
     def weights(self, t: int) -> tuple[np.ndarray, np.ndarray]:
         """(clients, weights) of round t: ids in ascending order, and q_t^n > 0 of each."""
 
+    def state(self) -> dict[str, np.ndarray]:
+        """What a checkpoint must hold for `weights` to go on."""
+
+    def restore(self, t: int, state: dict[str, np.ndarray]) -> None:
+        """Go on with round t from an earlier `state`."""
+
+    def digest(self) -> str:
+        """Changes when participation would, beyond what the config tells."""
+
 
 class SelectedParticipation:
     """A selection among the available clients, with a weighting."""
@@ -39,6 +48,22 @@ class SelectedParticipation:
         clients = self._selection.select(t, self._availability.available(t), self._availability.turn(t))
         share = 1 / max(len(clients), 1) if self._equal else 1 / self._num_clients
         return clients, np.full(len(clients), share)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The selection's: availability has none."""
+        return self._selection.state()
+
+    def restore(self, t: int, state: dict[str, np.ndarray]) -> None:
+        """Go on with round t."""
+        if state:
+            last = t - 1
+            self._selection.restore(
+                state, self._availability.available(last), self._availability.turn(last)
+            )
+
+    def digest(self) -> str:
+        """The config says it all."""
+        return ""
 
 
 def make_participation(config: Config, num_clients: int) -> Participation:

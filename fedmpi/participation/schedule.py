@@ -7,6 +7,7 @@ no participant. Invariant: every row is checked before the first round.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import h5py
@@ -29,6 +30,20 @@ class Schedule:
         """(clients, weights) of round t."""
         first, last = np.searchsorted(self._rounds, [t, t + 1])
         return self._clients[first:last], self._weights[first:last]
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Nothing to keep."""
+        return {}
+
+    def restore(self, t: int, state: dict[str, np.ndarray]) -> None:
+        """Nothing to restore."""
+
+    def digest(self) -> str:
+        """SHA-256 of all rows."""
+        sha = hashlib.sha256()
+        for column in (self._rounds, self._clients, self._weights):
+            sha.update(np.ascontiguousarray(column))
+        return sha.hexdigest()
 
 
 def read_schedule(path: str | Path, num_clients: int) -> Schedule:

@@ -11,7 +11,18 @@ import numpy as np
 from fedmpi import rng
 
 
-class All:
+class Memoryless:
+    """A selection whose rounds do not depend on each other."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Nothing to keep."""
+        return {}
+
+    def restore(self, state: dict[str, np.ndarray], available: np.ndarray, turn: int) -> None:
+        """Nothing to restore."""
+
+
+class All(Memoryless):
     """Every available client."""
 
     def __init__(self, clients_per_round: int | None, num_clients: int, seed: int) -> None:
@@ -22,7 +33,7 @@ class All:
         return available
 
 
-class Uniform:
+class Uniform(Memoryless):
     """S of the available at random without repetition, independently in every round."""
 
     def __init__(self, clients_per_round: int, num_clients: int, seed: int) -> None:
@@ -71,6 +82,15 @@ class Permutation:
             self._fill_queue(t, step=1, last=chosen)
             chosen = np.concatenate([chosen, self._take(count - len(chosen))])
         return np.sort(chosen)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Who was taken how often, and who waits."""
+        return {"level": self._level, "front": np.array(self._front), "queue": self._queue}
+
+    def restore(self, state: dict[str, np.ndarray], available: np.ndarray, turn: int) -> None:
+        """Go on after a round with these available clients, in this turn."""
+        self._level, self._front, self._queue = state["level"], int(state["front"]), state["queue"]
+        self._available, self._turn = available, turn
 
     def _take(self, count: int) -> np.ndarray:
         chosen, self._queue = self._queue[:count], self._queue[count:]

@@ -70,6 +70,15 @@ def load_run(path: str | Path) -> Run:
     )  # fmt: skip
 
 
+def read_attributes(path: str | Path) -> dict[str, Any]:
+    """The attributes of a run file."""
+    with _open(path) as file:
+        return {
+            name: value.tolist() if hasattr(value, "tolist") else value
+            for name, value in file.attrs.items()
+        }
+
+
 def peek(path: str | Path) -> dict[str, Any] | None:
     """Status and rounds written of a run file, or None if it is not one."""
     try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 FORMAT = "fedmpi-run"
 FORMAT_VERSION = 1
 
-RUNNING, DONE, DIVERGED = "running", "done", "diverged"
+RUNNING, DONE, DIVERGED, STOPPED = "running", "done", "diverged", "stopped"
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("round", "i8", "rounds", "round t, from 0"),
         Column("client", "i8", "1", "client id n, from 0"),
         Column("weight", "f8", "1", "participation weight q_t^n > 0"),
+        Column("update_max", "f4", "1", "largest magnitude in the client's update Delta_t^n"),
     ),
     "clients": (
         Column("client", "i8", "1", "client id n, from 0"),

@@ -19,7 +19,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from fedmpi.errors import UserError
+from fedmpi.errors import OutputError, UserError
+from fedmpi.storage.checkpoint import sync
 from fedmpi.storage.reader import peek
 from fedmpi.storage.schema import FORMAT, FORMAT_VERSION, RUNNING, TABLES, Column
 
@@ -31,20 +32,39 @@ _NOT_A_VARIABLE = "This is a netCDF dimension but not a netCDF variable. %10d"  
 class RunWriter:
     """The result file of one run."""
 
-    def __init__(
-        self, path: Path, attributes: dict[str, Any], parameters: str, global_params: np.ndarray
-    ) -> None:
-        """Create the file. `parameters` describes the model's names and shapes as JSON."""
+    def __init__(self, path: Path) -> None:
         self.path = path
+        self.rows: dict[str, int] = {}  # on disk, of each table
         self._rows: dict[str, list[tuple]] = {name: [] for name in TABLES}
         self._snapshots: list[tuple[int, np.ndarray]] = []
         self._next_flush = 0.0
-        with self._replacing(copy=False) as file:
+
+    @classmethod
+    def create(
+        cls, path: Path, attributes: dict[str, Any], parameters: str, global_params: np.ndarray
+    ) -> RunWriter:
+        """A new file. `parameters` describes the model's names and shapes as JSON."""
+        writer = cls(path)
+        with writer._replacing(copy=False) as file:
             file.attrs.update(format=FORMAT, format_version=FORMAT_VERSION, status=RUNNING)
             file.attrs.update(attributes)
             for name, columns in TABLES.items():
                 _create_table(file.create_group(name), columns)
             _create_model(file.create_group("model"), parameters, global_params)
+        return writer
+
+    @classmethod
+    def reopen(cls, path: Path, rows: dict[str, int], attributes: dict[str, Any]) -> RunWriter:
+        """An earlier file, cut back to the rows that a checkpoint names."""
+        writer = cls(path)
+        with writer._replacing() as file:
+            for name in [*TABLES, "params"]:
+                for column in file.get(name, {}).values():
+                    if column.maxshape[0] is None:  # not the bare dimension of /params
+                        column.resize(rows.get(name, 0), axis=0)
+            writer.rows = _count_rows(file)
+            file.attrs.update(attributes, status=RUNNING)
+        return writer
 
     @contextlib.contextmanager
     def _replacing(self, copy: bool = True) -> Iterator[h5py.File]:
@@ -56,14 +76,10 @@ class RunWriter:
             # v110: attributes above 64 KB (long configs) need it.
             with h5py.File(partial, "a", locking=False, libver=("v110", "v110")) as file:
                 yield file
-            with open(partial, "rb") as written:
-                os.fsync(written.fileno())
+            sync(partial)
             os.replace(partial, self.path)
         except OSError as error:
-            reason = error.strerror or str(error).splitlines()[0]
-            raise UserError(
-                f"cannot write {self.path}: {reason}; what was written before is kept"
-            ) from error
+            raise OutputError.from_os(error, self.path) from error
         finally:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
@@ -90,6 +106,8 @@ class RunWriter:
             self._write_snapshots(file)
             file["model/global_params"][...] = global_params
             file.attrs.update(attributes)
+            rows = _count_rows(file)
+        self.rows = rows
         # Only now forget the rows: a failed flush can be tried again.
         for rows in self._rows.values():
             rows.clear()
@@ -136,6 +154,12 @@ def check_target(path: Path, *, force: bool) -> None:
         raise UserError(
             f"--out {path}: cannot write there ({error.strerror}); choose another folder"
         ) from None
+
+
+def _count_rows(file: h5py.File) -> dict[str, int]:
+    """Rows of every table."""
+    counts = {name: len(file[name][columns[0].name]) for name, columns in TABLES.items()}
+    return counts | ({"params": len(file["params/round"])} if "params" in file else {})
 
 
 def _create_model(group: h5py.Group, parameters: str, global_params: np.ndarray) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import torch
 from torch import nn
@@ -46,6 +47,36 @@ def model_that_fails_on_one_rank(input_shape, num_classes):
     if on_chosen_rank():
         raise FileNotFoundError("weights.pt")
     return faulty_model(input_shape, num_classes)
+
+
+class Slow(Faulty):
+    """Logistic regression that takes its time, FEDMPI_TEST_SLEEP seconds a step."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            time.sleep(float(os.environ.get("FEDMPI_TEST_SLEEP", "0")))
+        return self.layer(inputs.flatten(1))
+
+
+def slow_model(input_shape, num_classes):
+    """For model.name: a run that can be killed in time."""
+    return Slow(int(torch.tensor(input_shape).prod()), num_classes)
+
+
+class Different(Slow):
+    """Logistic regression that depends on how many ranks there are, from client 4 on in round 2."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        from mpi4py import MPI
+
+        self.calls += self.training
+        outputs = self.layer(inputs.flatten(1))
+        return outputs * (1 + 1e-6 * MPI.COMM_WORLD.rank) if self.training and self.calls > 6 else outputs
+
+
+def rank_dependent_model(input_shape, num_classes):
+    """For model.name: what verify must find."""
+    return Different(int(torch.tensor(input_shape).prod()), num_classes)
 
 
 def dropout_model(input_shape, num_classes):

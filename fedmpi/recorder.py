@@ -1,0 +1,66 @@
+"""What a run leaves behind, on rank 0: rows, models along the way, checkpoints, each when it is due.
+
+Invariant: results reach the disk before the checkpoint that names them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from fedmpi.config import RunConfig
+from fedmpi.storage.checkpoint import Checkpoint, write_checkpoint
+from fedmpi.storage.schema import DIVERGED
+from fedmpi.storage.writer import RunWriter
+from fedmpi.timing import Stopwatch
+
+
+class Recorder:
+    """Decides what is written when."""
+
+    def __init__(self, writer: RunWriter, config: RunConfig, clock: Stopwatch) -> None:
+        self._writer = writer
+        self._config = config
+        self._clock = clock
+        self._last_checkpoint = time.monotonic()
+
+    def add(self, table: str, *values: object) -> None:
+        """Rows of a table; they reach the disk with the next flush."""
+        self._writer.add(table, *values)
+
+    def after_round(
+        self, completed: int, global_params: np.ndarray, make: Callable[[dict], Checkpoint]
+    ) -> None:
+        """Keep x_t and write results or a checkpoint, as far as they are due."""
+        run = self._config
+        if _due(completed, run.record_params_every):
+            self._writer.add_snapshot(completed, global_params)
+        minutes = (time.monotonic() - self._last_checkpoint) / 60
+        with self._clock("output"):
+            if (
+                completed and _due(completed, run.checkpoint_every)
+            ) or minutes > run.checkpoint_minutes > 0:
+                self._checkpoint(global_params, make)
+            else:
+                self._writer.flush_if_due(global_params)
+
+    def finish(self, status: str, global_params: np.ndarray, make: Callable[[dict], Checkpoint]) -> None:
+        """The last flush and checkpoint."""
+        with self._clock("output"):
+            if status == DIVERGED:  # there is nothing to go on with
+                self._writer.flush(global_params, status=status)
+            else:
+                self._checkpoint(global_params, make, status=status)
+
+    def _checkpoint(
+        self, global_params: np.ndarray, make: Callable[[dict], Checkpoint], **attributes: str
+    ) -> None:
+        self._writer.flush(global_params, **attributes)
+        write_checkpoint(self._writer.path, make(self._writer.rows))
+        self._last_checkpoint = time.monotonic()
+
+
+def _due(completed: int, every: int) -> bool:
+    return bool(every) and completed % every == 0

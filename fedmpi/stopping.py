@@ -1,0 +1,70 @@
+"""When to stop before the last round: a signal, or a time limit that comes near.
+
+Invariant: handlers only take note. The note travels with the round's reduction, so that all ranks learn
+of it in the same round, finish it, write results and checkpoint, and leave together.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+
+_REASONS = {
+    1: "the time limit is near",
+    2: "signal USR1",
+    3: "signal USR2",
+    4: "signal TERM",
+    5: "Ctrl-C",
+}
+_SIGNALS = {signal.SIGUSR1: 2, signal.SIGUSR2: 3, signal.SIGTERM: 4, signal.SIGINT: 5}
+_MARGIN_SECONDS = 30.0  # before SLURM's end of the job, besides the time of two rounds
+
+
+class StopRequest:
+    """Collects reasons to stop on one rank."""
+
+    def __init__(self) -> None:
+        self._code = 0
+        self._deadline = math.inf  # on the monotonic clock, which never goes backwards
+        self._longest = 0.0  # seconds between two rounds' ends, evaluation and output included
+        self._last = time.monotonic()
+
+    def listen(self) -> StopRequest:
+        """Take note of signals from now on, instead of dying of them."""
+        for number in _SIGNALS:
+            signal.signal(number, self._note)
+        return self
+
+    def limit(self, max_minutes: float | None) -> None:
+        """Stop before so many minutes from now are up, and before SLURM ends the job."""
+        now = self._last = time.monotonic()
+        minutes = math.inf if max_minutes is None else max_minutes
+        self._deadline = min(now + 60 * minutes, now + _slurm_seconds_left() - _MARGIN_SECONDS)
+
+    def _note(self, number: int, frame: object) -> None:
+        self._code = self._code or _SIGNALS[signal.Signals(number)]  # a second signal changes nothing
+
+    def round_done(self) -> None:
+        """Learn how long a round takes."""
+        now = time.monotonic()
+        self._longest, self._last = max(self._longest, now - self._last), now
+
+    @property
+    def code(self) -> int:
+        """0 to go on; the reason's number to stop after this round."""
+        if time.monotonic() + 2 * self._longest > self._deadline:
+            self._code = self._code or 1
+        return self._code
+
+
+def reason(code: int) -> str:
+    """A stop code in words."""
+    return _REASONS[code]
+
+
+def _slurm_seconds_left() -> float:
+    """Until SLURM ends this job; infinite without SLURM."""
+    end = os.environ.get("SLURM_JOB_END_TIME", "")
+    return int(end) - time.time() if end.isdigit() else math.inf

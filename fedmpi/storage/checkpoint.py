@@ -1,0 +1,152 @@
+"""Checkpoints: everything a run needs to go on, by client and never by rank, so on any number of ranks.
+
+A checkpoint is an HDF5 file beside the result file, RUN.h5.checkpoint-<rounds>. It is written after the
+results that it names (`rows` of each table), so that no round can appear twice or be missing. Invariants:
+it appears whole (temporary name, sync, rename); its contents carry a checksum; the two newest are kept,
+and a damaged newest one is passed over with a note. It holds numbers and text only, nothing executable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from fedmpi.errors import OutputError, UserError
+
+FORMAT = "fedmpi-checkpoint"
+FORMAT_VERSION = 1
+_KEPT = 2
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a run after `completed` rounds."""
+
+    run_id: str
+    completed: int
+    anchor_round: int
+    rows: dict[str, int]  # rows of each table of the result file
+    wall_time_s: float
+    digests: dict[str, str]  # of what must not change: data, model, participation
+    global_params: np.ndarray
+    accumulated: np.ndarray
+    minibatches_drawn: np.ndarray  # by client
+    participation: dict[str, np.ndarray]  # state of the selection
+
+    def _header(self) -> dict[str, Any]:
+        names = ("run_id", "completed", "anchor_round", "rows", "wall_time_s", "digests")
+        return {name: getattr(self, name) for name in names}
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        names = ("global_params", "accumulated", "minibatches_drawn")
+        own = {name: getattr(self, name) for name in names}
+        return own | {f"participation/{name}": value for name, value in self.participation.items()}
+
+
+def _checksum(header: str, arrays: dict[str, np.ndarray]) -> str:
+    sha = hashlib.sha256(header.encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        sha.update(f"{name}{array.shape}{array.dtype.str}".encode())
+        sha.update(array.reshape(-1).view(np.uint8))
+    return sha.hexdigest()
+
+
+def write_checkpoint(run_path: Path, checkpoint: Checkpoint) -> Path:
+    """Store a checkpoint beside a result file and remove all but the two newest."""
+    path = run_path.with_name(f"{run_path.name}.checkpoint-{checkpoint.completed}")
+    partial = path.with_name(f".{path.name}.partial")
+    header, arrays = json.dumps(checkpoint._header(), sort_keys=True), checkpoint._arrays()
+    try:
+        with h5py.File(partial, "w", locking=False, libver=("v110", "v110")) as file:
+            file.attrs.update(format=FORMAT, format_version=FORMAT_VERSION, header=header)
+            file.attrs["checksum"] = _checksum(header, arrays)
+            for name, array in arrays.items():
+                file.create_dataset(name, data=array)
+        sync(partial)
+        os.replace(partial, path)
+    except OSError as error:
+        raise OutputError.from_os(error, path) from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+    for old in find_checkpoints(run_path)[_KEPT:]:
+        with contextlib.suppress(OSError):
+            old.unlink()
+    return path
+
+
+def sync(path: Path) -> None:
+    """Wait until a file is on disk."""
+    with open(path, "rb") as written:
+        os.fsync(written.fileno())
+
+
+def find_checkpoints(run_path: Path) -> list[Path]:
+    """The checkpoints of a result file, newest first."""
+    pattern = re.compile(re.escape(run_path.name) + r"\.checkpoint-(\d+)")
+    found = []
+    with contextlib.suppress(OSError):
+        for path in run_path.parent.iterdir():
+            if match := pattern.fullmatch(path.name):
+                found.append((int(match[1]), path))
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def remove_checkpoints(run_path: Path) -> None:
+    """Forget an earlier run's checkpoints, when its result file is to be overwritten."""
+    for path in find_checkpoints(run_path):
+        path.unlink(missing_ok=True)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """A checkpoint, checked; a damaged or foreign file is a UserError."""
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            kind, version = file.attrs.get("format"), file.attrs.get("format_version")
+            if kind != FORMAT or int(version) > FORMAT_VERSION:
+                raise UserError(
+                    f"checkpoint {path}: format {kind!r}, version {version}; accepted is {FORMAT!r} "
+                    f"up to version {FORMAT_VERSION}"
+                )
+            header, checksum = str(file.attrs["header"]), file.attrs["checksum"]
+            arrays: dict[str, np.ndarray] = {}
+            file.visititems(
+                lambda name, item: (
+                    arrays.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None
+                )
+            )
+        if _checksum(header, arrays) != checksum:
+            raise UserError(f"checkpoint {path}: contents do not match the checksum, the file is damaged")
+        prefix = "participation/"
+        state = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+        own = {k: v for k, v in arrays.items() if not k.startswith(prefix)}
+        return Checkpoint(**json.loads(header), **own, participation=state)
+    except UserError:
+        raise
+    except Exception as error:  # a damaged file can fail in any way inside the HDF5 library
+        raise UserError(f"checkpoint {path}: cannot be read ({error})") from None
+
+
+def newest_checkpoint(run_path: Path, run_id: str) -> tuple[Checkpoint | None, list[str]]:
+    """The newest good checkpoint of a run, None without one; and a note on each that was passed over."""
+    notes = []
+    for path in find_checkpoints(run_path):
+        try:
+            checkpoint = read_checkpoint(path)
+        except UserError as error:
+            notes.append(f"{error}; going back to an older one")
+            continue
+        if checkpoint.run_id == run_id:
+            return checkpoint, notes
+        notes.append(f"checkpoint {path} belongs to another run; passed over")
+    return None, notes
