@@ -8,7 +8,6 @@ Invariant: a mistake of the user is a `UserError` whose text alone helps; it is 
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -52,10 +51,8 @@ class OutputError(UserError):
 
     @classmethod
     def from_os(cls, error: OSError, path: Path) -> OutputError:
-        """From what the operating system, or HDF5, said."""
-        number = re.search(r"error message = '([^']+)'", str(error))  # HDF5 wraps the system's words
-        reason = error.strerror or (number[1] if number else str(error).splitlines()[0])
-        return cls(f"cannot write {path}: {reason}; what was written before is kept")
+        """From what the operating system said."""
+        return cls(f"cannot write {path}: {error.strerror or error}; what was written before is kept")
 
 
 class ClientError(Exception):

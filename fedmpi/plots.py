@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -64,8 +64,7 @@ def _draw(axis: object, run: Run, column: str, scale: float, label: str, colour:
     """Moving average with a band of one standard deviation; returns what should be in sight."""
     rounds, values = run.eval["round"].to_numpy(), scale * run.eval[column].to_numpy()
     window = max(1, round(_WINDOW * len(values)))
-    mean = moving_average(values, window)
-    spread = np.sqrt(np.maximum(moving_average(values**2, window) - mean**2, 0))
+    mean, spread = moving_average(values, window), moving_spread(values, window)
     axis.fill_between(rounds, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
     axis.plot(rounds, mean, color=colour, label=label, linewidth=1.6)
     if "warmup" in run.config:
@@ -88,11 +87,18 @@ def moving_average(values: np.ndarray, window: int) -> np.ndarray:
     >>> moving_average(np.array([0.0, 3.0, 6.0]), 3)
     array([1.5, 3. , 4.5])
     """
+    return np.array([part.mean() for part in _windows(values, window)])
+
+
+def moving_spread(values: np.ndarray, window: int) -> np.ndarray:
+    """Standard deviation in the same windows."""
+    return np.array([part.std() for part in _windows(values, window)])
+
+
+def _windows(values: np.ndarray, window: int) -> Iterator[np.ndarray]:
     half = window // 2
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    first = np.maximum(np.arange(len(values)) - half, 0)
-    last = np.minimum(np.arange(len(values)) + half + 1, len(values))
-    return (sums[last] - sums[first]) / (last - first)
+    for i in range(len(values)):
+        yield values[max(i - half, 0) : i + half + 1]
 
 
 def distinguishing_labels(runs: Sequence[Run]) -> list[str]:
@@ -105,4 +111,7 @@ def distinguishing_labels(runs: Sequence[Run]) -> list[str]:
     ]
     keys = [k for k in dict.fromkeys(k for f in flat for k in f) if len({repr(f.get(k)) for f in flat}) > 1]
     texts = [", ".join(f"{k.split('.')[1]} {f[k]}" for k in keys if k in f) for f in flat]
-    return [text or run.path.stem for text, run in zip(texts, runs, strict=True)]
+    if len(set(texts)) == len(runs) and all(texts):
+        return texts
+    stems = [run.path.stem for run in runs]
+    return stems if len(set(stems)) == len(runs) else [str(run.path) for run in runs]

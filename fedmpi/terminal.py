@@ -6,6 +6,7 @@ Progress goes to stderr: a bar that redraws itself on a terminal, plain lines in
 from __future__ import annotations
 
 import math
+import shutil
 import sys
 import time
 from typing import TextIO
@@ -19,8 +20,9 @@ def duration(seconds: float) -> str:
     """
     if not math.isfinite(seconds):
         return "?"
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{seconds:.1f}s"
+    seconds = max(seconds, 60)
     minutes = int(seconds) // 60
     if minutes < 60:
         return f"{minutes}m{int(seconds) % 60:02d}s"
@@ -36,7 +38,7 @@ def bytes_text(count: float) -> str:
     ('512 B', '1.8 MB')
     """
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
+        if count >= 0.99995 * size:
             return f"{count / size:.1f} {unit}"
     return f"{count:.0f} B"
 
@@ -66,6 +68,8 @@ class Progress:
             return
         self._next = now + self._gap
         text = self._text(completed, now - self._begin)
+        if self._is_terminal:  # a line that wraps around could not be redrawn
+            text = text[: shutil.get_terminal_size().columns - 1]
         end = "" if self._is_terminal else "\n"
         print(f"\r\x1b[K{text}" if self._is_terminal else text, end=end, file=self._stream, flush=True)
 

@@ -7,7 +7,6 @@ written with.
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import h5py
 import numpy as np
 
 from fedmpi.errors import UserError
+from fedmpi.storage.files import replacing
 
 FORMAT = "fedmpi-data"
 FORMAT_VERSION = 1
@@ -33,6 +33,16 @@ class Dataset:
     mean: tuple[float, ...] = ()  # per channel, of uint8 inputs scaled to [0, 1]
     std: tuple[float, ...] = ()
     train_clients: np.ndarray | None = None  # (samples,), for the natural partition
+
+    def __post_init__(self) -> None:
+        """Bring what users have in hand (lists, numpy numbers, small integers) to one form."""
+        for name in ("train_labels", "test_labels", "train_clients"):
+            values = getattr(self, name)
+            if values is not None and np.asarray(values).dtype.kind in "iu":
+                object.__setattr__(self, name, np.asarray(values, dtype=np.int64))
+        object.__setattr__(self, "num_classes", int(self.num_classes))
+        for name in ("mean", "std"):
+            object.__setattr__(self, name, tuple(float(v) for v in getattr(self, name)))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -67,32 +77,27 @@ def write_dataset(path: str | Path, dataset: Dataset) -> None:
     if problem:
         raise UserError(f"data set {dataset.name}: {problem}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with h5py.File(partial, "w", locking=False) as file:
-            file.attrs.update(
-                format=FORMAT,
-                format_version=FORMAT_VERSION,
-                name=dataset.name,
-                num_classes=dataset.num_classes,
-                mean=np.array(dataset.mean, dtype=np.float64),
-                std=np.array(dataset.std, dtype=np.float64),
-                digest=dataset.digest(),
-            )
-            for name, array in dataset.arrays().items():
-                packing = {"compression": "gzip", "shuffle": True} if array.size else {}
-                file.create_dataset(name, data=array, **packing)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.attrs.update(
+            format=FORMAT,
+            format_version=FORMAT_VERSION,
+            name=dataset.name,
+            num_classes=dataset.num_classes,
+            mean=np.array(dataset.mean, dtype=np.float64),
+            std=np.array(dataset.std, dtype=np.float64),
+            digest=dataset.digest(),
+        )
+        for name, array in dataset.arrays().items():
+            packing = {"compression": "gzip", "shuffle": True} if array.size else {}
+            file.create_dataset(name, data=array, **packing)
 
 
 def read_dataset(path: str | Path) -> Dataset:
     """The data set in a prepared file; a file that is not one, or was damaged, is a UserError."""
     path = Path(path)
-    if not path.exists():
-        raise UserError(f"data file {path}: no such file; make it with `fedmpi data prepare`")
     try:
+        if not path.exists():
+            raise UserError(f"data file {path}: no such file; make it with `fedmpi data prepare`")
         with h5py.File(path, "r", locking=False) as file:
             kind, version = file.attrs.get("format"), file.attrs.get("format_version")
             if kind != FORMAT or version is None or version > FORMAT_VERSION:
@@ -103,16 +108,18 @@ def read_dataset(path: str | Path) -> Dataset:
             dataset = Dataset(
                 name=str(file.attrs["name"]),
                 train_inputs=file["train/inputs"][()],
-                train_labels=file["train/labels"][()].astype(np.int64, copy=False),
+                train_labels=file["train/labels"][()],
                 test_inputs=file["test/inputs"][()],
-                test_labels=file["test/labels"][()].astype(np.int64, copy=False),
-                num_classes=int(file.attrs["num_classes"]),
-                mean=tuple(map(float, file.attrs["mean"])),
-                std=tuple(map(float, file.attrs["std"])),
+                test_labels=file["test/labels"][()],
+                num_classes=file.attrs["num_classes"],
+                mean=file.attrs["mean"],
+                std=file.attrs["std"],
                 train_clients=file["train/client"][()] if "train/client" in file else None,
             )
             expected = file.attrs["digest"]
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # a damaged file can fail in any way inside the HDF5 library
         raise UserError(f"data file {path}: cannot be read as prepared data ({error})") from None
     problem = _problem(dataset)
     if not problem and dataset.digest() != expected:
@@ -126,10 +133,16 @@ def _problem(dataset: Dataset) -> str | None:
     """Why a data set cannot be used, or None."""
     for part in ("train", "test"):
         inputs, labels = getattr(dataset, f"{part}_inputs"), getattr(dataset, f"{part}_labels")
+        if labels.ndim != 1 or labels.dtype.kind not in "iu":
+            return (
+                f"{part} labels of type {labels.dtype}, shape {labels.shape}; expected a list of integers"
+            )
         if len(inputs) != len(labels):
             return f"{len(inputs)} {part} inputs but {len(labels)} labels"
         if inputs.dtype != np.uint8 and not np.issubdtype(inputs.dtype, np.floating):
             return f"{part} inputs of type {inputs.dtype}; expected uint8 or floating point"
+        if inputs.dtype != dataset.train_inputs.dtype:
+            return f"{part} inputs of type {inputs.dtype}, train inputs of {dataset.train_inputs.dtype}"
         if inputs.shape[1:] != dataset.shape:
             return f"test samples of shape {inputs.shape[1:]}, train samples of {dataset.shape}"
         if len(labels) and not 0 <= labels.min() <= labels.max() < dataset.num_classes:
@@ -140,6 +153,9 @@ def _problem(dataset: Dataset) -> str | None:
         channels = dataset.shape[0] if len(dataset.shape) == 3 else 1
         if not len(dataset.mean) == len(dataset.std) == channels or min(dataset.std) <= 0:
             return f"mean and std need {channels} numbers each, std above 0"
-    if dataset.train_clients is not None and len(dataset.train_clients) != len(dataset.train_inputs):
-        return f"{len(dataset.train_clients)} client ids for {len(dataset.train_inputs)} samples"
+    clients = dataset.train_clients
+    if clients is not None and (clients.ndim != 1 or clients.dtype.kind not in "iu"):
+        return f"client ids of type {clients.dtype}, shape {clients.shape}; expected a list of integers"
+    if clients is not None and len(clients) != len(dataset.train_inputs):
+        return f"{len(clients)} client ids for {len(dataset.train_inputs)} samples"
     return None

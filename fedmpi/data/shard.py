@@ -21,7 +21,6 @@ from fedmpi.config import Config
 from fedmpi.data.partition import Partition, make_partition
 from fedmpi.data.prepared import Dataset
 from fedmpi.data.sources import load_dataset
-from fedmpi.errors import UserError
 from fedmpi.mpi import Comm
 
 EVAL_BLOCK = 128  # samples of an evaluation block: larger ones cost page faults, smaller ones overhead
@@ -237,7 +236,12 @@ def load_shards(
     """
     data = comm.where(comm.node_rank == 0, lambda: load_dataset(config.data))
     header = comm.share_on_node(_Header.of(data) if data else None)
-    partition = comm.where(True, lambda: _make_partition(config, header))
+    partition = comm.where(
+        True,
+        lambda: make_partition(
+            header.train_labels, header.train_clients, header.num_classes, config.data, config.run.seed
+        ),
+    )
     dtype = getattr(torch, config.run.dtype)
     normalise = Normaliser.of(header, dtype, device)
 
@@ -275,15 +279,4 @@ def load_shards(
         evaluation("train", header.train_labels),
         evaluation("test", header.test_labels),
         info,
-    )
-
-
-def _make_partition(config: Config, header: _Header) -> Partition:
-    if config.data.augment and len(header.shape) != 3:
-        raise UserError(
-            f"config data.augment = true: samples have shape {header.shape}; "
-            "crop and flip need (channels, height, width)"
-        )
-    return make_partition(
-        header.train_labels, header.train_clients, header.num_classes, config.data, config.run.seed
     )

@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import io
 import pickle
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,14 @@ def source(name: str) -> Callable[[Callable[[DataConfig], Dataset]], Callable]:
 
 def load_dataset(config: DataConfig) -> Dataset:
     """The data set that `data.dataset` names, whole."""
-    if config.dataset in SOURCES:
-        return SOURCES[config.dataset](config)
-    return read_dataset(config.dataset)
+    load = SOURCES.get(config.dataset)
+    data = load(config) if load else read_dataset(config.dataset)
+    if config.augment and len(data.shape) != 3:
+        raise UserError(
+            f"config data.augment = true: samples have shape {data.shape}; "
+            "crop and flip need (channels, height, width)"
+        )
+    return data
 
 
 @source("fashion-mini")
@@ -111,7 +117,7 @@ def read_fashion_mnist(folder: Path) -> Dataset:
             raise UserError(f"data set fashion-mnist: {folder / name} is missing")
         try:
             data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise UserError(f"data set fashion-mnist: {path} cannot be read ({error})") from None
         _check_md5(data, _FASHION_MD5[name], path)
         dims = data[3]  # IDX: two zero bytes, type (8 = unsigned byte), number of dimensions

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from fedmpi.errors import OutputError, UserError
+from fedmpi.errors import UserError
+from fedmpi.storage.files import replacing
 
 FORMAT = "fedmpi-checkpoint"
 FORMAT_VERSION = 1
@@ -64,31 +64,16 @@ def _checksum(header: str, arrays: dict[str, np.ndarray]) -> str:
 def write_checkpoint(run_path: Path, checkpoint: Checkpoint) -> Path:
     """Store a checkpoint beside a result file and remove all but the two newest."""
     path = run_path.with_name(f"{run_path.name}.checkpoint-{checkpoint.completed}")
-    partial = path.with_name(f".{path.name}.partial")
     header, arrays = json.dumps(checkpoint._header(), sort_keys=True), checkpoint._arrays()
-    try:
-        with h5py.File(partial, "w", locking=False, libver=("v110", "v110")) as file:
-            file.attrs.update(format=FORMAT, format_version=FORMAT_VERSION, header=header)
-            file.attrs["checksum"] = _checksum(header, arrays)
-            for name, array in arrays.items():
-                file.create_dataset(name, data=array)
-        sync(partial)
-        os.replace(partial, path)
-    except OSError as error:
-        raise OutputError.from_os(error, path) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.attrs.update(format=FORMAT, format_version=FORMAT_VERSION, header=header)
+        file.attrs["checksum"] = _checksum(header, arrays)
+        for name, array in arrays.items():
+            file.create_dataset(name, data=array)
     for old in find_checkpoints(run_path)[_KEPT:]:
         with contextlib.suppress(OSError):
             old.unlink()
     return path
-
-
-def sync(path: Path) -> None:
-    """Wait until a file is on disk."""
-    with open(path, "rb") as written:
-        os.fsync(written.fileno())
 
 
 def find_checkpoints(run_path: Path) -> list[Path]:

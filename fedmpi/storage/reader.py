@@ -50,22 +50,29 @@ class Run:
 
 def load_run(path: str | Path) -> Run:
     """The results in a file; a file that is no run is a UserError."""
+    with _open(path) as file:
+        try:
+            return _read(Path(path), file)
+        except Exception as error:  # a damaged file can fail in any way inside the HDF5 library
+            raise UserError(f"run file {path}: damaged, or not complete ({error})") from None
+
+
+def _read(path: Path, file: h5py.File) -> Run:
     import pandas
 
-    with _open(path) as file:
-        tables = {}
-        for name, columns in TABLES.items():
-            tables[name] = pandas.DataFrame({c.name: file[name][c.name][()] for c in columns})
-        attributes = dict(file.attrs)
-        global_params = params = None
-        if "model" in file:
-            attributes["parameters"] = file["model"].attrs["parameters"]
-            global_params = file["model/global_params"][()]
-        if "params" in file:
-            params = file["params/round"][()], file["params/global_params"][()]
+    tables = {}
+    for name, columns in TABLES.items():
+        tables[name] = pandas.DataFrame({c.name: file[name][c.name][()] for c in columns})
+    attributes = dict(file.attrs)
+    global_params = params = None
+    if "model" in file:
+        attributes["parameters"] = file["model"].attrs["parameters"]
+        global_params = file["model/global_params"][()]
+    if "params" in file:
+        params = file["params/round"][()], file["params/global_params"][()]
     config = tomllib.loads(attributes["config"])
     return Run(
-        Path(path), attributes["status"], config, attributes, tables["eval"], tables["train"],
+        path, attributes["status"], config, attributes, tables["eval"], tables["train"],
         tables["participation"], tables["clients"], global_params, params,
     )  # fmt: skip
 
@@ -84,21 +91,23 @@ def peek(path: str | Path) -> dict[str, Any] | None:
     try:
         with _open(path) as file:
             return {"status": file.attrs["status"], "rounds": len(file["train/round"])}
-    except UserError:
+    except (UserError, KeyError, OSError, RuntimeError):
         return None
 
 
 def _open(path: str | Path) -> h5py.File:
     """A run file, checked to be one this version can read."""
     path = Path(path)
-    if not path.is_file():
-        raise UserError(f"run file {path}: no such file")
     try:
+        if not path.is_file():
+            raise UserError(f"run file {path}: no such file")
         file = h5py.File(path, "r", locking=False)
-    except OSError as error:
+        kind, version = file.attrs.get("format"), file.attrs.get("format_version")
+    except UserError:
+        raise
+    except Exception as error:
         raise UserError(f"run file {path}: not a readable HDF5 file ({error})") from None
-    kind, version = file.attrs.get("format"), file.attrs.get("format_version")
-    if kind != FORMAT or version is None or version > FORMAT_VERSION:
+    if kind != FORMAT or not isinstance(version, np.integer) or version > FORMAT_VERSION:
         file.close()
         raise UserError(
             f"run file {path}: format {kind!r}, version {version}; accepted is {FORMAT!r} up to "

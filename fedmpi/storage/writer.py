@@ -1,26 +1,22 @@
 """Writing a run's results, on rank 0 only.
 
-Rows are collected in memory; `flush` copies the file to a temporary name, appends the rows there, syncs
-and renames. Invariant: the file under its own name is always whole and closed, so that any process can
-read it while the run goes on, and a kill at any moment leaves the last flushed state. No reader's lock
-can block the writer, and no file-locking trouble of a network file system either.
+Rows are collected in memory; `flush` replaces the file by a copy with the rows appended (files.py).
+Invariant: the file under its own name is always whole and closed, so that any process can read it while
+the run goes on, and a kill at any moment leaves the last flushed state. No reader's lock can block the
+writer.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-from fedmpi.errors import OutputError, UserError
-from fedmpi.storage.checkpoint import sync
+from fedmpi.errors import UserError
+from fedmpi.storage.files import replacing
 from fedmpi.storage.reader import peek
 from fedmpi.storage.schema import FORMAT, FORMAT_VERSION, RUNNING, TABLES, Column
 
@@ -45,7 +41,7 @@ class RunWriter:
     ) -> RunWriter:
         """A new file. `parameters` describes the model's names and shapes as JSON."""
         writer = cls(path)
-        with writer._replacing(copy=False) as file:
+        with replacing(path) as file:
             file.attrs.update(format=FORMAT, format_version=FORMAT_VERSION, status=RUNNING)
             file.attrs.update(attributes)
             for name, columns in TABLES.items():
@@ -57,7 +53,7 @@ class RunWriter:
     def reopen(cls, path: Path, rows: dict[str, int], attributes: dict[str, Any]) -> RunWriter:
         """An earlier file, cut back to the rows that a checkpoint names."""
         writer = cls(path)
-        with writer._replacing() as file:
+        with replacing(path, copy=True) as file:
             for name in [*TABLES, "params"]:
                 for column in file.get(name, {}).values():
                     if column.maxshape[0] is None:  # not the bare dimension of /params
@@ -65,24 +61,6 @@ class RunWriter:
             writer.rows = _count_rows(file)
             file.attrs.update(attributes, status=RUNNING)
         return writer
-
-    @contextlib.contextmanager
-    def _replacing(self, copy: bool = True) -> Iterator[h5py.File]:
-        """The result file open for writing under a temporary name; renamed when all went well."""
-        partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
-        try:
-            if copy:
-                shutil.copyfile(self.path, partial)
-            # v110: attributes above 64 KB (long configs) need it.
-            with h5py.File(partial, "a", locking=False, libver=("v110", "v110")) as file:
-                yield file
-            sync(partial)
-            os.replace(partial, self.path)
-        except OSError as error:
-            raise OutputError.from_os(error, self.path) from error
-        finally:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
 
     def add(self, table: str, *values: Any) -> None:
         """Rows for the next flush: a number or an array for each column, numbers repeated to fit."""
@@ -100,7 +78,7 @@ class RunWriter:
     def flush(self, global_params: np.ndarray, **attributes: Any) -> None:
         """Bring all rows, the model and changed attributes to disk."""
         begin = time.monotonic()
-        with self._replacing() as file:
+        with replacing(self.path, copy=True) as file:
             for name, columns in TABLES.items():
                 _append(file[name], columns, self._rows[name])
             self._write_snapshots(file)
@@ -136,24 +114,25 @@ class RunWriter:
 
 def check_target(path: Path, *, force: bool) -> None:
     """Refuse early to lose results, to replace a file that is not ours, to write where one cannot."""
-    if path.exists():
-        found = peek(path)
-        if found is None:
-            raise UserError(f"--out {path}: exists and is no fedmpi run file; choose another name")
-        if not force:
-            raise UserError(
-                f'--out {path}: holds a run already (status "{found["status"]}", {found["rounds"]} '
-                "rounds); choose another name, or overwrite it with --force"
-            )
-    trial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    trial = path.with_name(f".{path.name}.partial")
     try:
+        exists = path.exists()
         path.parent.mkdir(parents=True, exist_ok=True)
         trial.touch()
         trial.unlink()
     except OSError as error:
+        reason = error.strerror
+        raise UserError(f"--out {path}: cannot write there ({reason}); choose another name") from None
+    if not exists:
+        return
+    found = peek(path)
+    if found is None:
+        raise UserError(f"--out {path}: exists and is no fedmpi run file; choose another name")
+    if not force:
         raise UserError(
-            f"--out {path}: cannot write there ({error.strerror}); choose another folder"
-        ) from None
+            f'--out {path}: holds a run already (status "{found["status"]}", {found["rounds"]} rounds); '
+            f"go on with it by `fedmpi resume {path}`, choose another name, or overwrite it with --force"
+        )
 
 
 def _count_rows(file: h5py.File) -> dict[str, int]:
@@ -194,6 +173,7 @@ def _create_bare_dimension(group: h5py.Group, name: str, size: int) -> None:
     """A dimension without values, as netCDF-4 has them; takes no space."""
     scale = group.create_dataset(name, (size,), "i1", chunks=(min(size, 1 << 20),))
     scale.make_scale(_NOT_A_VARIABLE % size)
+    _describe(scale, "1", "position in the flat vector of parameters; holds no values")
 
 
 def _describe(data: h5py.Dataset, units: str, description: str) -> None:

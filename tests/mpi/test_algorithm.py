@@ -27,6 +27,7 @@ def simulate(comm: Comm, text: str) -> tuple[Simulation, list[np.ndarray]]:
 
 
 def write_schedule(comm: Comm, path, q: np.ndarray) -> None:
+    """Q as a file, for all ranks."""
     if comm.is_root:
         rows = [f"{t},{n},{float(q[t, n])!r}" for t, n in zip(*np.nonzero(q), strict=True)]
         path.write_text("\n".join(["round,client,weight", *rows]) + "\n")
@@ -140,7 +141,9 @@ def test_logistic_regression(comm, shared_path, batch):
     partition = simulation.data.partition
     pixels = (data.train_inputs.reshape(300, -1) / 255 - 0.5) / 0.3
     rows = [partition.samples(n) for n in range(7)]
-    gradient = logistic_gradient([pixels[r] for r in rows], [data.train_labels[r] for r in rows], 4, batch, 3)
+    gradient = logistic_gradient(
+        [pixels[r] for r in rows], [data.train_labels[r] for r in rows], 4, batch, 3
+    )
     expected = algorithm_1(gradient, q, trajectory[0], 0.1, 2.0, 5, 3, warmup=(4, 0.3))
     for t, (x, twin) in enumerate(zip(trajectory, expected, strict=True)):
         assert np.abs(x - twin).max() < 1e-12, f"round {t}"

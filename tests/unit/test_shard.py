@@ -154,6 +154,17 @@ def test_minibatches_do_not_depend_on_the_ranks(small_config, size, batch_size):
             assert draw(data, client, 5, 4) == draw(alone, client, 5, 4)
 
 
+@pytest.mark.parametrize("batch_size", [0, 3, 7, 8])
+def test_lent_samples_make_the_same_minibatches(small_config, batch_size):
+    """Another rank makes of an owner's lent samples the minibatches that the owner would have made."""
+    config = validate.load(small_config, [f"algorithm.batch_size={batch_size}"])
+    owner, borrower = shard(config, SIZES, rank=1, size=2), shard(config, SIZES, rank=0, size=2)
+    samples = owner.draw(3, 5, 4)
+    assert len(samples[0]) == len(samples[1]) == owner.num_drawn(3, 4) == borrower.num_drawn(3, 4)
+    seen = [labels.tolist() for _, labels in borrower.minibatches(3, 5, 4, samples)]
+    assert seen == draw(owner, 3, 5, 4)
+
+
 @pytest.mark.parametrize("batch_size", [0, 4, 5, 1000])
 def test_full_data(small_config, batch_size):
     """Batch size 0, and one as large as the data or larger, give all samples of the client, every time."""

@@ -1,0 +1,48 @@
+"""HDF5 files that appear whole or not at all.
+
+A file is built in memory and written by ordinary system calls to a temporary name, synced and renamed.
+HDF5 itself never writes to disk: a write that fails inside the library can crash the process, and its
+locks trouble network file systems. Invariant: under its own name a file is always complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import h5py
+
+from fedmpi.errors import OutputError
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, copy: bool = False) -> Iterator[h5py.File]:
+    """A file in memory, empty or a copy of `path`; it replaces `path` when all went well."""
+    try:
+        image = path.read_bytes() if copy else None
+    except OSError as error:
+        raise OutputError.from_os(error, path) from None
+    # v110: attributes above 64 kB (long configs) need it.
+    with h5py.File.in_memory(image, libver=("v110", "v110")) as file:
+        yield file
+        file.flush()
+        data = file.id.get_file_image()
+    write_whole(path, data)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file under a temporary name, sync and rename it."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with open(partial, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        raise OutputError.from_os(error, path) from None
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
