@@ -41,6 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
     resume = commands.add_parser("resume", help="go on from the newest checkpoint, on any number of ranks")
     resume.add_argument("run", metavar="RUN.h5")
     _add_set(resume)
+    resume.add_argument("--trust", action="store_true", help="run code that another user's file names")
 
     check = commands.add_parser("check", help="validate a config; show what it would do and cost")
     check.add_argument("config", help="TOML file")
@@ -120,7 +121,7 @@ def _dispatch(args: argparse.Namespace) -> int:
     if args.command == "resume":
         from fedmpi.commands.run import resume
 
-        return resume(args.run, args.set)
+        return resume(args.run, args.set, trust=args.trust)
     if args.command == "check":
         from fedmpi.commands.check import check
 

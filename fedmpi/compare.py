@@ -71,8 +71,8 @@ def _participation(a: Run, b: Run) -> Difference | None:
     rows = min(len(left), len(right))
     for column, what in (
         ("client", "client"),
-        ("weight", "weight"),
-        ("update_max", "the update of client"),
+        ("weight", "weight of"),
+        ("update_max", "the update of"),
     ):
         one, other = left[column].to_numpy()[:rows], right[column].to_numpy()[:rows]
         rounds = left["round"].to_numpy()[:rows], right["round"].to_numpy()[:rows]

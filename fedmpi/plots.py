@@ -92,7 +92,8 @@ def moving_average(values: np.ndarray, window: int) -> np.ndarray:
 
 def moving_spread(values: np.ndarray, window: int) -> np.ndarray:
     """Standard deviation in the same windows."""
-    return np.array([part.std() for part in _windows(values, window)])
+    with np.errstate(invalid="ignore", over="ignore"):  # a diverged run has infinite losses
+        return np.array([part.std() for part in _windows(values, window)])
 
 
 def _windows(values: np.ndarray, window: int) -> Iterator[np.ndarray]:

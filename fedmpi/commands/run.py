@@ -22,6 +22,7 @@ from fedmpi.storage.reader import read_attributes
 from fedmpi.storage.schema import DIVERGED, DONE, STOPPED
 from fedmpi.storage.writer import RunWriter, check_target
 from fedmpi.terminal import Progress
+from fedmpi.trust import named_functions, require_own, sign
 
 if TYPE_CHECKING:
     from fedmpi.simulation import Simulation
@@ -56,14 +57,17 @@ def run(config_path: str, out: str, overrides: Sequence[str], *, force: bool = F
     return _EXIT[status]
 
 
-def resume(run_path: str, overrides: Sequence[str]) -> int:
-    """Collective. Go on from the newest good checkpoint, on any number of ranks."""
+def resume(run_path: str, overrides: Sequence[str], *, trust: bool = False) -> int:
+    """Collective. Go on from the newest good checkpoint, on any number of ranks.
+
+    `trust` allows functions that the file's config names, if somebody else wrote it.
+    """
     path = Path(run_path)
     stop = StopRequest().listen()
     with mpi.session() as comm, contextlib.ExitStack() as held:
         comm.where(comm.is_root, lambda: read_attributes(path))  # before a lock file is made
         comm.where(comm.is_root, lambda: held.enter_context(writer_lock(path)))
-        config, checkpoint, stored, notes = comm.on_root(lambda: _plan_resume(path, overrides))
+        config, checkpoint, stored, notes = comm.on_root(lambda: _plan_resume(path, overrides, trust))
         completed = checkpoint.completed if checkpoint else 0
         if comm.is_root:
             print("".join(f"note: {note}\n" for note in notes), end="")
@@ -118,8 +122,9 @@ def record_anew(path: Path, attributes: dict[str, Any], simulation: Simulation) 
     """Rank 0: create the file with all that is known before the first round."""
     data, model = simulation.data, simulation.model
     digests = {f"{name}_digest": value for name, value in simulation.digests().items()}
+    attributes = attributes | digests | {"signature": _signature(simulation.config, attributes["run_id"])}
     remove_checkpoints(path)
-    writer = RunWriter.create(path, attributes | digests, model.describe(), simulation.state.global_params)
+    writer = RunWriter.create(path, attributes, model.describe(), simulation.state.global_params)
     clients = np.arange(data.partition.num_clients)
     owners = clients % simulation.comm.size
     writer.add("clients", clients, data.partition.sizes, data.majority_labels, owners)
@@ -149,8 +154,13 @@ def _record_on(
     simulation.recorder = Recorder(writer, simulation.config.run, simulation.clock)
 
 
+def _signature(config: Config, run_id: str) -> str:
+    """Only a config that names code needs one."""
+    return sign(config.to_toml(), run_id) if named_functions(config) else ""
+
+
 def _plan_resume(
-    path: Path, overrides: Sequence[str]
+    path: Path, overrides: Sequence[str], trust: bool
 ) -> tuple[Config, Checkpoint | None, dict[str, Any], list[str]]:
     """Rank 0: the config to go on with, the checkpoint to start from, the file's attributes, notes."""
     stored = read_attributes(path)
@@ -162,6 +172,8 @@ def _plan_resume(
                 f"experiments; start a new run, or change one of {', '.join(_MAY_CHANGE)}"
             )
     config = validate.parse(stored["config"], f"{path} (its config)", overrides)
+    if not trust:
+        require_own(config, stored, path)
     checkpoint, notes = newest_checkpoint(path, stored["run_id"])
     if checkpoint is None and stored["status"] != DIVERGED:
         notes.append(f"{path} has no usable checkpoint: starting again from round 0")

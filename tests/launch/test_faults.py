@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import threading
+import time
+
 import h5py
 import pytest
 
+import fedmpi
+from fedmpi.storage.lock import writer_lock
 from tests.conftest import ROOT
 
 FAULTY = ("--set", "model.name=tests.launch.plugins:faulty_model", "--set", "run.num_rounds=50",
@@ -124,3 +132,141 @@ def test_missing_data_name_the_command(fedmpi_cli, small_config):
     )
     assert done.returncode == 2
     assert "fedmpi data prepare cifar-10 --root nowhere" in done.stderr
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1 MB; where it cannot be mounted the test is skipped, and counted."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a small tmpfs cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+LARGE = ("--set", "run.record_params_every=1", "--set", "run.num_rounds=3000",
+         "--set", "run.checkpoint_every=10")  # fmt: skip
+
+
+def test_a_full_disk_keeps_what_was_written(mpirun, small_config, small_disk):
+    """The disk fills up in mid-run: status 1, the reason, a readable file; resume once there is room."""
+    done = mpirun(2, "run", small_config, "--out", small_disk / "r.h5", *LARGE)
+    assert done.returncode == 1
+    assert "No space left on device; what was written before is kept" in done.stderr
+    assert "Traceback" not in done.stderr
+    run = fedmpi.load_run(small_disk / "r.h5")
+    assert run.status == "running"
+    assert len(run.params[0]) > 0
+    subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
+    rounds = f"run.num_rounds={len(run.train) + 10}"
+    done = mpirun(1, "resume", small_disk / "r.h5", "--set", rounds)
+    assert done.returncode == 0, done.stderr
+    assert fedmpi.load_run(small_disk / "r.h5").train["round"].tolist() == list(range(len(run.train) + 10))
+
+
+def test_a_folder_that_vanishes(mpirun, small_config, tmp_path):
+    """The result folder is removed in mid-run: status 1 and the reason, within seconds."""
+    folder = tmp_path / "gone"
+    remove = threading.Thread(target=_remove_when_there, args=(folder,))
+    remove.start()
+    done = mpirun(2, "run", small_config, "--out", folder / "r.h5", *LARGE)
+    remove.join()
+    assert done.returncode == 1
+    assert "cannot write" in done.stderr
+    assert "No such file or directory" in done.stderr
+
+
+def _remove_when_there(folder) -> None:
+    limit = time.monotonic() + 60
+    while not (folder / "r.h5").exists() and time.monotonic() < limit:
+        time.sleep(0.02)
+    folder.rename(folder.with_name("elsewhere"))
+
+
+def test_two_jobs_on_one_file(fedmpi_cli, small_config, tmp_path):
+    """A second job on the same output is refused while the first one writes."""
+    with writer_lock(tmp_path / "r.h5"):
+        done = fedmpi_cli("run", small_config, "--out", "r.h5", "--force")
+        assert done.returncode == 2
+        assert f"another job is writing this file (process {os.getpid()} on " in done.stderr
+    assert fedmpi_cli("run", small_config, "--out", "r.h5").returncode == 0
+
+
+def test_resume_refuses_what_would_be_dishonest(fedmpi_cli, small_config, tmp_path):
+    """Another seed, model or data when a run goes on: status 2 with the reason; the file stays."""
+    assert fedmpi_cli("run", small_config, "--out", "r.h5").returncode == 0
+    before = (tmp_path / "r.h5").read_bytes()
+    done = fedmpi_cli("resume", "r.h5", "--set", "algorithm.local_lr=0.5", "--set", "run.num_rounds=9")
+    assert done.returncode == 2
+    assert "algorithm.local_lr=0.5: cannot change when a run goes on" in done.stderr
+    assert (tmp_path / "r.h5").read_bytes() == before
+
+
+def test_resume_notices_other_data(fedmpi_cli, small_config, tmp_path):
+    """The data file changed between two legs: status 2, and it is said what changed."""
+    schedule = tmp_path / "q.csv"
+    schedule.write_text("round,client,weight\n0,1,0.5\n")
+    words = ("--set", "participation.selection=schedule", "--set", f"participation.schedule={schedule}")
+    assert fedmpi_cli("run", small_config, "--out", "r.h5", *words).returncode == 0
+    schedule.write_text("round,client,weight\n0,2,0.5\n")
+    done = fedmpi_cli("resume", "r.h5", "--set", "run.num_rounds=9")
+    assert done.returncode == 2
+    assert "the run was made with schedule" in done.stderr
+
+
+def test_resume_of_a_done_and_of_a_foreign_file(fedmpi_cli, small_config, tmp_path):
+    """A finished run says so with status 0; what is no run is refused with status 2."""
+    assert fedmpi_cli("run", small_config, "--out", "r.h5").returncode == 0
+    done = fedmpi_cli("resume", "r.h5")
+    assert done.returncode == 0
+    assert "extend it with --set run.num_rounds=..." in done.stdout
+    (tmp_path / "x.h5").write_text("hello")
+    done = fedmpi_cli("resume", "x.h5")
+    assert done.returncode == 2
+    assert "not a readable HDF5 file" in done.stderr
+
+
+def test_a_damaged_checkpoint_is_passed_over(fedmpi_cli, small_config, tmp_path):
+    """The newest checkpoint is damaged: it is reported, the older one used, no round lost or twice."""
+    assert (
+        fedmpi_cli("run", small_config, "--out", "r.h5", "--set", "run.checkpoint_every=2").returncode == 0
+    )
+    newest = tmp_path / "r.h5.checkpoint-6"
+    newest.write_bytes(newest.read_bytes()[:-100])
+    done = fedmpi_cli("resume", "r.h5", "--set", "run.num_rounds=8")
+    assert done.returncode == 0, done.stderr
+    assert "r.h5.checkpoint-6: damaged" in done.stdout
+    run = fedmpi.load_run(tmp_path / "r.h5")
+    assert run.train["round"].tolist() == list(range(8))
+
+
+def test_code_named_by_somebody_elses_file_is_not_run(fedmpi_cli, small_config, tmp_path):
+    """A result file of another account that names a function needs --trust before anything is imported."""
+    (tmp_path / "evil.py").write_text("open('executed', 'w')\nfrom torch import nn\n"
+                                      "def model(input_shape, num_classes):\n    return nn.Sequential("
+                                      "nn.Flatten(), nn.Linear(36, num_classes))\n")  # fmt: skip
+    words = ("--set", "model.name=evil:model")
+    theirs, mine = str(tmp_path / "theirs"), str(tmp_path / "mine")
+    assert fedmpi_cli("run", small_config, "--out", "r.h5", *words, XDG_CONFIG_HOME=theirs).returncode == 0
+    (tmp_path / "executed").unlink()
+    more = ("--set", "run.num_rounds=9")
+    done = fedmpi_cli("resume", "r.h5", *more, XDG_CONFIG_HOME=mine)
+    assert done.returncode == 2
+    assert "resume with --trust" in done.stderr
+    assert not (tmp_path / "executed").exists()
+    assert fedmpi_cli("resume", "r.h5", *more, XDG_CONFIG_HOME=theirs).returncode == 0
+    more = ("--set", "run.num_rounds=12", "--trust")
+    assert fedmpi_cli("resume", "r.h5", *more, XDG_CONFIG_HOME=mine).returncode == 0
+
+
+def test_verify_finds_where_bits_part(mpirun, small_config):
+    """A model that depends on the rank: verify names round, client and parameter, and fails."""
+    done = mpirun(
+        2, "verify", small_config, "--ranks", "1,2",
+        "--set", "model.name=tests.launch.plugins:rank_dependent_model", PYTHONPATH=str(ROOT),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert re.search(r"1 and 2 ranks part: round \d+, the update of client \d+: ", done.stdout), done.stdout
+    assert "parameters differ, first layer.weight[" in done.stdout

@@ -10,10 +10,11 @@ import torch
 
 from fedmpi import mpi, validate
 from fedmpi.aggregate import NonFiniteUpdateError, WeightedSum
-from fedmpi.data.shard import load_shards
+from fedmpi.data.shard import ClientData, load_shards
 from fedmpi.data.sources import load_dataset
 from fedmpi.errors import UserError
 from fedmpi.evaluate import evaluate
+from fedmpi.lending import Loans
 from fedmpi.models import build_model
 from fedmpi.params import FlatModel
 from fedmpi.simulation import Simulation
@@ -30,7 +31,7 @@ def reduce(comm, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
     mine = clients % comm.size == comm.rank
     total = WeightedSum(comm, updates.shape[1], torch.float32, CPU, on_device=False)
     total.buffers(mine.sum()).copy_(torch.from_numpy(updates[mine]))
-    return total.reduce(clients, weights, mine, 0.0, Stopwatch())[0]
+    return total.reduce(clients, weights, mine, 0.0, 0, Stopwatch()).weighted_sum
 
 
 def test_weighted_sum_is_exact(comm):
@@ -59,10 +60,21 @@ def test_ranks_that_disagree_on_participants_are_told(comm):
     total = WeightedSum(comm, 2, torch.float32, CPU, on_device=False)
     total.buffers(mine.sum()).zero_()
     if comm.size == 1:
-        total.reduce(clients, np.ones(2), mine, 0.0, Stopwatch())
+        total.reduce(clients, np.ones(2), mine, 0.0, 0, Stopwatch())
         return
     with pytest.raises(UserError, match="disagree on who takes part"):
-        total.reduce(clients, np.ones(2), mine, 0.0, Stopwatch())
+        total.reduce(clients, np.ones(2), mine, 0.0, 0, Stopwatch())
+
+
+def test_a_wish_to_stop_reaches_all_ranks(comm):
+    """Whichever rank got a signal, all ranks know the reason after the same reduction."""
+    total = WeightedSum(comm, 2, torch.float32, CPU, on_device=False)
+    total.buffers(0)
+    nobody = np.arange(0)
+    stop = 2 if comm.rank == comm.size - 1 else 0
+    reduced = total.reduce(nobody, np.ones(0), nobody.astype(bool), 0.0, stop, Stopwatch())
+    assert reduced.stop == 2
+    assert reduced.weighted_sum.tolist() == [0, 0]
 
 
 def test_an_error_of_one_rank_reaches_all(comm):
@@ -129,3 +141,33 @@ def test_initial_model_is_that_of_rank_0(comm, monkeypatch):
     shared = mine.copy()
     comm.broadcast(shared)
     assert np.array_equal(mine, shared)
+
+
+def test_lent_clients_give_the_same_minibatches(comm):
+    """What a borrower trains on is what the owner would have trained on, full batches included."""
+    for batch in (0, 8, 1000):
+        config = validate.parse(SMALL, "test.toml", [f"algorithm.batch_size={batch}"])
+        clients, _, _, info = load_shards(comm, config, CPU)
+        everyone = np.arange(info.partition.num_clients)
+        trainers = (everyone + 1) % comm.size  # nobody trains its own, on two ranks and more
+        drawn = np.arange(len(everyone))
+        loans = Loans(comm, clients)
+        loans.start(everyone, trainers, drawn, count=3)
+        received = {}
+        for client in everyone[trainers == comm.rank].tolist():
+            lent = client % comm.size != comm.rank
+            samples = loans.receive(client, 3) if lent else None
+            received[client] = [
+                (x.numpy(), y.numpy())
+                for x, y in clients.minibatches(client, int(drawn[client]), 3, samples)
+            ]
+        loans.finish()
+        alone = ClientData(
+            config, info.partition, (0, 1), load_dataset(config.data).train_inputs[info.partition.order],
+            load_dataset(config.data).train_labels[info.partition.order], clients.normalise, CPU,
+        )  # fmt: skip
+        for client, batches in received.items():
+            expected = alone.minibatches(client, int(drawn[client]), 3)
+            for (x, y), (inputs, labels) in zip(batches, expected, strict=True):
+                np.testing.assert_array_equal(x, inputs.numpy())
+                np.testing.assert_array_equal(y, labels.numpy())
