@@ -142,15 +142,16 @@ def _record_on(
 ) -> None:
     """Rank 0: open the file again, cut back to what the checkpoint names."""
     rows = checkpoint.rows if checkpoint else {"clients": simulation.data.partition.num_clients}
-    legs = [
-        *json.loads(stored["legs"]),
-        {**json.loads(attributes["legs"])[0], "round": simulation.completed},
-    ]
-    changed = attributes | {"legs": json.dumps(legs)}
-    for kept in ("run_id", "created_utc"):
-        changed[kept] = stored[kept]
+    run_id = stored["run_id"]
+    leg = json.loads(attributes["legs"])[0] | {"round": simulation.completed}
+    changed = attributes | {
+        "run_id": run_id,
+        "created_utc": stored["created_utc"],
+        "legs": json.dumps([*json.loads(stored["legs"]), leg]),
+        "signature": _signature(simulation.config, run_id),
+    }
     writer = RunWriter.reopen(path, rows, changed)
-    simulation.run_id = stored["run_id"]
+    simulation.run_id = run_id
     simulation.recorder = Recorder(writer, simulation.config.run, simulation.clock)
 
 

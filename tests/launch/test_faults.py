@@ -257,7 +257,9 @@ def test_code_named_by_somebody_elses_file_is_not_run(fedmpi_cli, small_config, 
     assert "resume with --trust" in done.stderr
     assert not (tmp_path / "executed").exists()
     assert fedmpi_cli("resume", "r.h5", *more, XDG_CONFIG_HOME=theirs).returncode == 0
-    more = ("--set", "run.num_rounds=12", "--trust")
+    more = ("--set", "run.num_rounds=12")  # the file that was resumed is still theirs
+    assert fedmpi_cli("resume", "r.h5", *more, XDG_CONFIG_HOME=theirs).returncode == 0
+    more = ("--set", "run.num_rounds=15", "--trust")
     assert fedmpi_cli("resume", "r.h5", *more, XDG_CONFIG_HOME=mine).returncode == 0
 
 
