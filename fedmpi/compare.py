@@ -12,6 +12,7 @@ import numpy as np
 
 from fedmpi.storage.reader import Run
 
+_PARTICIPANTS = {"client": "client", "weight": "weight of", "update_max": "the update of"}
 _TIMES = ("wall_time_s", "compute_time_s", "comm_time_s")
 
 
@@ -36,11 +37,14 @@ def config_differences(a: Run, b: Run) -> list[str]:
 
 def first_difference(a: Run, b: Run) -> Difference | None:
     """What differs first in time, among the rounds that both runs have; None if nothing does."""
-    found = [d for d in (_participation(a, b), _rounds(a, b), _evaluations(a, b)) if d]
+    # x_t is evaluated before round t; of equals the first of this list counts.
+    found = [d for d in (_evaluations(a, b), _participation(a, b), _rounds(a, b)) if d]
     if found:
         return min(found, key=lambda difference: difference.round)
     if len(a.train) != len(b.train):
         return Difference(None, f"one run has {len(a.train):,} rounds, the other {len(b.train):,}")
+    if a.global_params is None or b.global_params is None:
+        return None if a.global_params is b.global_params else Difference(None, "one run has no model")
     if not _same(a.global_params, b.global_params):
         return Difference(len(a.train), f"the model: {parameter_difference(a, b)}")
     return None
@@ -65,39 +69,46 @@ def parameter_difference(a: Run, b: Run) -> str:
 
 
 def _participation(a: Run, b: Run) -> Difference | None:
-    """Who took part with what weight, then what came of it."""
+    """Who took part with what weight, and what came of it."""
     last = min(len(a.train), len(b.train))
     left, right = (r.participation[r.participation["round"] < last] for r in (a, b))
     rows = min(len(left), len(right))
-    for column, what in (
-        ("client", "client"),
-        ("weight", "weight of"),
-        ("update_max", "the update of"),
-    ):
-        one, other = left[column].to_numpy()[:rows], right[column].to_numpy()[:rows]
-        rounds = left["round"].to_numpy()[:rows], right["round"].to_numpy()[:rows]
-        different = np.flatnonzero((_bits(one) != _bits(other)) | (rounds[0] != rounds[1]))
-        if len(different):
-            row = int(different[0])
-            t = int(min(rounds[0][row], rounds[1][row]))
-            client = "" if column == "client" else f" client {left['client'].iloc[row]}:"
-            return Difference(t, f"round {t}, {what}{client} {one[row].item()} | {other[row].item()}")
-    if len(left) != len(right):
+    rounds = [side["round"].to_numpy()[:rows] for side in (left, right)]
+    values = {c: [side[c].to_numpy()[:rows] for side in (left, right)] for c in _PARTICIPANTS}
+    unequal = rounds[0] != rounds[1]
+    for one, other in values.values():
+        unequal = unequal | (_bits(one) != _bits(other))
+    if not unequal.any():
+        if len(left) == len(right):
+            return None
         longer = left if len(left) > len(right) else right
-        t = int(longer["round"].iloc[rows])
-        return Difference(t, f"round {t}: one run has more participants")
+        return _more_participants(int(longer["round"].iloc[rows]))
+    row = int(np.flatnonzero(unequal)[0])
+    if rounds[0][row] != rounds[1][row]:
+        return _more_participants(int(min(rounds[0][row], rounds[1][row])))
+    t, client = int(rounds[0][row]), int(values["client"][0][row])
+    for column, what in _PARTICIPANTS.items():
+        one, other = (side[row] for side in values[column])
+        if _bits(np.array([one])) != _bits(np.array([other])):
+            name = "" if column == "client" else f" client {client}:"
+            return Difference(t, f"round {t}, {what}{name} {one.item()} | {other.item()}")
     return None
+
+
+def _more_participants(t: int) -> Difference:
+    return Difference(t, f"round {t}: one run has more participants")
 
 
 def _rounds(a: Run, b: Run) -> Difference | None:
     rows = min(len(a.train), len(b.train))
+    found = []
     for column in (c for c in a.train.columns if c not in _TIMES):
         one, other = a.train[column].to_numpy()[:rows], b.train[column].to_numpy()[:rows]
         different = np.flatnonzero(_bits(one) != _bits(other))
         if len(different):
             t = int(different[0])
-            return Difference(t, f"round {t}, {column}: {one[t].item()} | {other[t].item()}")
-    return None
+            found.append(Difference(t, f"round {t}, {column}: {one[t].item()} | {other[t].item()}"))
+    return min(found, key=lambda difference: difference.round, default=None)
 
 
 def _evaluations(a: Run, b: Run) -> Difference | None:

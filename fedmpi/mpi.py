@@ -200,7 +200,7 @@ def _refuse_silent_singletons(size: int) -> None:
 def launched_size() -> int:
     """How many ranks the launcher says there are, before MPI starts; 1 without a launcher."""
     for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
-        if os.environ.get(name, "").isdigit():
+        if os.environ.get(name, "").isdecimal():
             return int(os.environ[name])
     return 1
 
@@ -208,6 +208,6 @@ def launched_size() -> int:
 def launched_rank() -> int:
     """This process's rank as the launcher tells it, before MPI starts; only to print things once."""
     for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"):
-        if os.environ.get(name, "").isdigit():
+        if os.environ.get(name, "").isdecimal():
             return int(os.environ[name])
     return 0

@@ -38,10 +38,9 @@ class Recorder:
         if _due(completed, run.record_params_every):
             self._writer.add_snapshot(completed, global_params)
         minutes = (time.monotonic() - self._last_checkpoint) / 60
+        by_time = minutes > run.checkpoint_minutes > 0
         with self._clock("output"):
-            if (
-                completed and _due(completed, run.checkpoint_every)
-            ) or minutes > run.checkpoint_minutes > 0:
+            if completed and (by_time or _due(completed, run.checkpoint_every)):
                 self._checkpoint(global_params, make)
             else:
                 self._writer.flush_if_due(global_params)

@@ -67,4 +67,4 @@ def reason(code: int) -> str:
 def _slurm_seconds_left() -> float:
     """Until SLURM ends this job; infinite without SLURM."""
     end = os.environ.get("SLURM_JOB_END_TIME", "")
-    return int(end) - time.time() if end.isdigit() else math.inf
+    return int(end) - time.time() if end.isdecimal() else math.inf

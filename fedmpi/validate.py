@@ -175,7 +175,7 @@ def _has_type(value: Any, kind: Any) -> bool:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(_is_plain, value))
-    return isinstance(value, bool | int | float | str)
+    return isinstance(value, bool | float | str) or (isinstance(value, int) and value.bit_length() <= 1024)
 
 
 def _in_range(value: Any, rule: Any) -> bool:

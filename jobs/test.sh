@@ -24,6 +24,9 @@ ruff check . && ruff format --check . || status=1
 report "unit tests"
 python -m pytest tests/unit --doctest-modules fedmpi "$@" || status=1
 
+report "fuzz tests (thousands of cases: pytest tests/fuzz --long)"
+python -m pytest tests/fuzz "$@" || status=1
+
 for ranks in 1 2 3 4; do
   report "MPI tests on $ranks ranks"
   timeout 300 mpirun -n "$ranks" python -m pytest tests/mpi --with-mpi --require-mpi-tests "$@" || status=1

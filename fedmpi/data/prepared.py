@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from fedmpi.errors import UserError
-from fedmpi.storage.files import replacing
+from fedmpi.storage.files import check_harmless, replacing
 
 FORMAT = "fedmpi-data"
 FORMAT_VERSION = 1
@@ -98,6 +98,7 @@ def read_dataset(path: str | Path) -> Dataset:
     try:
         if not path.exists():
             raise UserError(f"data file {path}: no such file; make it with `fedmpi data prepare`")
+        check_harmless(path)
         with h5py.File(path, "r", locking=False) as file:
             kind, version = file.attrs.get("format"), file.attrs.get("format_version")
             if kind != FORMAT or version is None or version > FORMAT_VERSION:

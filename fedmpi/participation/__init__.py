@@ -55,7 +55,7 @@ class SelectedParticipation:
 
     def restore(self, t: int, state: dict[str, np.ndarray]) -> None:
         """Go on with round t."""
-        if state:
+        if state and t > 0:
             last = t - 1
             self._selection.restore(
                 state, self._availability.available(last), self._availability.turn(last)

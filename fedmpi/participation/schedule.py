@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 
 from fedmpi.errors import UserError
+from fedmpi.storage.files import check_harmless
 
 _COLUMNS = ("round", "client", "weight")
 
@@ -99,6 +100,7 @@ def _read_csv(path: Path) -> tuple[tuple[np.ndarray, ...]]:
 
 def _read_hdf5(path: Path) -> tuple[tuple[np.ndarray, ...]]:
     try:
+        check_harmless(path)
         with h5py.File(path, "r", locking=False) as file:
             group = file.get("participation", file)
             missing = [name for name in _COLUMNS if name not in group]

@@ -55,7 +55,7 @@ def write_checkpoint(run_path: Path, checkpoint: Checkpoint) -> Path:
     """Store a checkpoint beside a result file and remove all but the two newest."""
     path = run_path.with_name(f"{run_path.name}.checkpoint-{checkpoint.completed}")
     header, arrays = json.dumps(checkpoint._header(), sort_keys=True), checkpoint._arrays()
-    with replacing(path, seal=True) as file:
+    with replacing(path) as file:
         file.attrs.update(format=FORMAT, format_version=FORMAT_VERSION, header=header)
         for name, array in arrays.items():
             file.create_dataset(name, data=array)
@@ -85,6 +85,8 @@ def remove_checkpoints(run_path: Path) -> None:
 def read_checkpoint(path: Path) -> Checkpoint:
     """A checkpoint, checked; a damaged or foreign file is a UserError."""
     data = read_sealed(path)
+    if data is None:
+        raise UserError(f"{path}: no checkpoint, or cut off")
     try:
         with h5py.File.in_memory(data) as file:
             kind, version = file.attrs.get("format"), file.attrs.get("format_version")

@@ -2,7 +2,9 @@
 
 A file is built in memory and written by ordinary system calls to a temporary name, synced and renamed.
 HDF5 itself never writes to disk: a write that fails inside the library can crash the process, and its
-locks trouble network file systems. Invariant: under its own name a file is always complete.
+locks trouble network file systems. Nor does a damaged file reach the library in this process, which may
+crash on it or never return: files end with a seal, a SHA-256 of their bytes, which HDF5 passes over.
+Invariant: under its own name a file is always complete.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,15 +21,23 @@ import h5py
 
 from fedmpi.errors import OutputError, UserError
 
-_SEAL = hashlib.sha256().digest_size
+_MAGIC = b"\nfedmpi-sha256:"
+_SEAL_SIZE = len(_MAGIC) + hashlib.sha256().digest_size
+_TRIAL_SECONDS = 10
+_TRIAL = """
+import sys, h5py
+def read(name, item):
+    dict(item.attrs)
+    isinstance(item, h5py.Dataset) and item[()]
+with h5py.File(sys.argv[1], "r", locking=False) as file:
+    dict(file.attrs)
+    file.visititems(read)
+"""
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, copy: bool = False, seal: bool = False) -> Iterator[h5py.File]:
-    """A file in memory, empty or a copy of `path`; it replaces `path` when all went well.
-
-    `seal` appends a SHA-256 of all bytes, which HDF5 passes over and `read_sealed` checks.
-    """
+def replacing(path: Path, *, copy: bool = False) -> Iterator[h5py.File]:
+    """A file in memory, empty or a copy of `path`; sealed, it replaces `path` when all went well."""
     try:
         image = path.read_bytes() if copy else None
     except OSError as error:
@@ -35,22 +47,42 @@ def replacing(path: Path, *, copy: bool = False, seal: bool = False) -> Iterator
         yield file
         file.flush()
         data = file.id.get_file_image()
-    write_whole(path, data + hashlib.sha256(data).digest() if seal else data)
+    write_whole(path, data + _seal(data))
 
 
-def read_sealed(path: Path) -> bytes:
-    """The bytes of a sealed file; UserError if any of them changed.
+def _seal(data: bytes) -> bytes:
+    return _MAGIC + hashlib.sha256(data).digest()
 
-    A damaged file must not reach the HDF5 library, which may crash on it or never return.
-    """
+
+def read_sealed(path: Path) -> bytes | None:
+    """The bytes of a file before its seal; None without a seal, UserError if it does not fit."""
     try:
         sealed = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    data, seal = sealed[:-_SEAL], sealed[-_SEAL:]
-    if hashlib.sha256(data).digest() != seal:
+    data, seal = sealed[:-_SEAL_SIZE], sealed[-_SEAL_SIZE:]
+    if not seal.startswith(_MAGIC):
+        return None
+    if seal != _seal(data):
         raise UserError(f"{path}: damaged, its contents do not match its checksum")
     return data
+
+
+def check_harmless(path: Path) -> None:
+    """Refuse a file that would crash or hang HDF5. One without a seal is tried by a child process.
+
+    HDF5 cuts the seal off when it writes to a file, so one that a user edited is tried too.
+    """
+    if read_sealed(path) is not None or not h5py.is_hdf5(path):
+        return  # what is not HDF5 at all is refused at once by whoever opens it
+    try:
+        code = subprocess.run(
+            [sys.executable, "-c", _TRIAL, str(path)], capture_output=True, timeout=_TRIAL_SECONDS
+        ).returncode
+    except subprocess.TimeoutExpired:
+        code = -1
+    if code < 0:  # ended by a signal; an ordinary error will be met and told by the caller
+        raise UserError(f"{path}: damaged, HDF5 cannot read it; get it again, or go back to an older one")
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -27,9 +27,12 @@ def writer_lock(run_path: Path, enabled: bool = True) -> Iterator[None]:
         return
     path = run_path.with_name(f".{run_path.name}.lock")
     with _open_locked(path, run_path) as file:
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
+        try:
+            file.truncate(0)
+            # Not through the file's buffer, which would try again when it is closed.
+            os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
+        except OSError as error:
+            raise OutputError.from_os(error, run_path) from None
         try:
             yield
         finally:

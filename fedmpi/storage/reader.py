@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 
 from fedmpi.errors import UserError
+from fedmpi.storage.files import check_harmless
 from fedmpi.storage.schema import FORMAT, FORMAT_VERSION, TABLES
 
 if TYPE_CHECKING:
@@ -80,18 +81,19 @@ def _read(path: Path, file: h5py.File) -> Run:
 def read_attributes(path: str | Path) -> dict[str, Any]:
     """The attributes of a run file."""
     with _open(path) as file:
-        return {
-            name: value.tolist() if hasattr(value, "tolist") else value
-            for name, value in file.attrs.items()
-        }
+        try:
+            attributes = dict(file.attrs)
+        except Exception as error:  # as above
+            raise UserError(f"run file {path}: damaged, or not complete ({error})") from None
+    return {k: v.item() if isinstance(v, np.generic) else v for k, v in attributes.items()}
 
 
 def peek(path: str | Path) -> dict[str, Any] | None:
     """Status and rounds written of a run file, or None if it is not one."""
     try:
         with _open(path) as file:
-            return {"status": file.attrs["status"], "rounds": len(file["train/round"])}
-    except (UserError, KeyError, OSError, RuntimeError):
+            return {"status": str(file.attrs["status"]), "rounds": len(file["train/round"])}
+    except Exception:  # whatever is wrong with it, it is no run that can be read
         return None
 
 
@@ -101,13 +103,15 @@ def _open(path: str | Path) -> h5py.File:
     try:
         if not path.is_file():
             raise UserError(f"run file {path}: no such file")
+        check_harmless(path)
         file = h5py.File(path, "r", locking=False)
         kind, version = file.attrs.get("format"), file.attrs.get("format_version")
     except UserError:
         raise
     except Exception as error:
         raise UserError(f"run file {path}: not a readable HDF5 file ({error})") from None
-    if kind != FORMAT or not isinstance(version, np.integer) or version > FORMAT_VERSION:
+    is_ours = isinstance(kind, str) and kind == FORMAT and isinstance(version, np.integer)
+    if not is_ours or version > FORMAT_VERSION:
         file.close()
         raise UserError(
             f"run file {path}: format {kind!r}, version {version}; accepted is {FORMAT!r} up to "

@@ -199,7 +199,7 @@ def _foreign(path: Path) -> None:
 
 
 DAMAGE = {
-    "flipped byte": (_flip_in_inputs, "prepare it again|cannot be read"),
+    "flipped byte": (_flip_in_inputs, "prepare it again|cannot be read|damaged"),
     "changed value": (_rewrite_inputs, "do not match the stored digest"),
     "truncated": (lambda path: os.truncate(path, path.stat().st_size // 2), "cannot be read"),
     "empty": (lambda path: os.truncate(path, 0), "cannot be read"),
@@ -260,7 +260,7 @@ good, bad = Path(sys.argv[1]), Path(sys.argv[2])
 data = good.read_bytes()
 expected, refused = read_dataset(good).digest(), 0
 heap = range(data.find(b"GCOL"), data.find(b"GCOL") + 4096) if b"GCOL" in data else range(0)
-for position in range(0, len(data), 8):
+for position in range(0, len(data), 32):
     if position in heap:
         continue
     bad.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])

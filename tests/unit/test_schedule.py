@@ -277,8 +277,8 @@ def test_a_damaged_hdf5_file_is_a_schedule_or_a_user_error(tmp_path):
     """Whichever bytes of the file are lost or wrong, there is no other exception than a UserError."""
     path = in_hdf5(tmp_path)
     whole = path.read_bytes()
-    damaged = [whole[:length] for length in range(0, len(whole), 97)]
-    for place in range(0, len(whole), 16):
+    damaged = [whole[:length] for length in range(0, len(whole), 997)]
+    for place in range(0, len(whole), 400):
         damaged.append(whole[:place] + b"\xff" * 4 + whole[place + 4 :])
     refused = 0
     for content in damaged:
