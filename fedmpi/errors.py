@@ -28,10 +28,10 @@ class UserError(Exception):
     agreed = False
 
     @classmethod
-    def on_all_ranks(cls, message: str) -> UserError:
+    def on_all_ranks(cls, message: str, exit_code: int = EXIT_BAD_INPUT) -> UserError:
         """An error that every rank raises at the same place."""
         error = cls(message)
-        error.agreed = True
+        error.agreed, error.exit_code = True, exit_code
         return error
 
 

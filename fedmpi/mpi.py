@@ -86,15 +86,15 @@ class Comm:
             try:
                 result = function()
             except UserError as caught:
-                error = str(caught)
+                error = caught
         self.agree(error)
         return result
 
-    def agree(self, error: str | None) -> None:
+    def agree(self, error: UserError | None) -> None:
         """Collective. Raise the first rank's error on all ranks, or on none."""
-        errors = [e for e in self._world.allgather(error) if e]
-        if errors:
-            raise UserError.on_all_ranks(errors[0])
+        found = self._world.allgather((str(error), error.exit_code) if error else None)
+        for message, exit_code in filter(None, found):
+            raise UserError.on_all_ranks(message, exit_code)
 
     def share_on_node(self, value: T | None) -> T:
         """Collective. The node's first rank gives a picklable value to the others."""

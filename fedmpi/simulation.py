@@ -99,10 +99,11 @@ class Simulation:
 
     def run(self, progress: Progress) -> str:
         """Collective. The rounds that are left; returns the status "done", "diverged" or "stopped"."""
+        self.clock.start()
+        status = DONE
         if self.completed == 0:
             self._evaluate_if_due(progress)
             self._record(progress)
-        status = DONE
         while self.completed < self.config.run.num_rounds:
             try:
                 self.round(self.completed)

@@ -16,6 +16,10 @@ class Stopwatch:
         self._begin = time.perf_counter()
         self.seconds: dict[str, float] = defaultdict(float)
 
+    def start(self) -> None:
+        """Count from now on: what came before was preparation."""
+        self._begin = time.perf_counter()
+
     @contextlib.contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Count the time of a `with` block towards a phase."""

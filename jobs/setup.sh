@@ -44,12 +44,13 @@ install() {
   step "Loading MPI" "$VENV/bin/python" -c "from mpi4py import MPI; print(MPI.Get_library_version())"
 }
 
-# What an installation depends on; when it changes, install again.
-wanted=$(cat "$ROOT/pyproject.toml" "$ROOT/constraints.txt"; echo "$EXTRAS $ROOT ${FEDMPI_MPI:-}")
+# What an installation depends on; when it changes, install again. Test dependencies include the rest.
+wanted=$(cat "$ROOT/pyproject.toml" "$ROOT/constraints.txt"; echo "$ROOT ${FEDMPI_MPI:-}")
+is_installed() { [ "$(cat "$VENV/.installed-$1" 2>/dev/null)" = "$wanted" ]; }
 [ -x "$VENV/bin/python" ] || make_venv
-if [ "$(cat "$VENV/.fedmpi-installed" 2>/dev/null)" != "$wanted" ]; then
+if ! is_installed "${EXTRAS:-base}" && ! { [ -z "$EXTRAS" ] && is_installed test; }; then
   install
-  printf '%s\n' "$wanted" >"$VENV/.fedmpi-installed"
+  printf '%s\n' "$wanted" >"$VENV/.installed-${EXTRAS:-base}"
 fi
 
 PATH="$VENV/bin:$PATH"

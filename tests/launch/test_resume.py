@@ -131,7 +131,7 @@ def test_twenty_kills(tmp_path, undisturbed):
     assert_same(path, undisturbed)
 
 
-@pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2", "SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGTERM", "SIGINT"])
 def test_signals_stop_with_a_checkpoint(tmp_path, undisturbed, name):
     """A signal to the launcher: all ranks stop after the same round, status 75; resume goes on."""
     (tmp_path / "c.toml").write_text(TEXT.replace("checkpoint_every = 2", "checkpoint_every = 0"))
@@ -155,9 +155,9 @@ def test_signals_stop_with_a_checkpoint(tmp_path, undisturbed, name):
     assert_same(tmp_path / "r.h5", undisturbed)
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR2"])
 def test_signals_without_a_launcher(tmp_path, name):
-    """One process: Ctrl-C and TERM write a checkpoint and say how to go on."""
+    """One process: Ctrl-C, TERM and USR2 write a checkpoint and say how to go on."""
     (tmp_path / "c.toml").write_text(TEXT)
     process = subprocess.Popen(
         [sys.executable, "-m", "fedmpi", "run", "c.toml", "--out", "r.h5"],
