@@ -131,7 +131,7 @@ def test_twenty_kills(tmp_path, undisturbed):
     assert_same(path, undisturbed)
 
 
-@pytest.mark.parametrize("name", ["SIGUSR1", "SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2", "SIGTERM", "SIGINT"])
 def test_signals_stop_with_a_checkpoint(tmp_path, undisturbed, name):
     """A signal to the launcher: all ranks stop after the same round, status 75; resume goes on."""
     (tmp_path / "c.toml").write_text(TEXT.replace("checkpoint_every = 2", "checkpoint_every = 0"))
