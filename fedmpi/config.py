@@ -14,7 +14,7 @@ from typing import Any
 DATASETS = ("fashion-mnist", "cifar-10", "fashion-mini", "synthetic", "quadratic")
 PARTITIONS = ("iid", "majority-label", "dirichlet", "classes-per-client", "natural")
 MODELS = ("cnn-fashion", "cnn-cifar", "logistic", "mlp", "quadratic")
-AVAILABILITIES = ("always", "periodic")
+AVAILABILITIES = ("always", "periodic", "trace")
 SELECTIONS = ("all", "uniform", "permutation", "schedule")
 WEIGHTINGS = ("equal", "all")
 METHODS = ("fedavg",)
@@ -116,6 +116,10 @@ class ParticipationConfig:
     num_groups: int | None = option(None, "periodic: groups that take turns", at_least=1)
     rounds_per_group: int | None = option(None, "periodic: rounds of a turn", at_least=1)
     random_offset: bool = option(False, "periodic: shorten the first turn at random")
+    trace: str | None = option(None, "trace: file of client, start, end (.csv or .h5)")
+    trace_period: int | None = option(
+        None, "trace: rounds after which it repeats; default: never", at_least=1
+    )
     selection: str = option("all", "who is taken of the available", choices=SELECTIONS)
     clients_per_round: int | None = option(None, "S, for uniform and permutation", at_least=1)
     weighting: str = option("equal", "q: 1/participants, or 1/N", choices=WEIGHTINGS)

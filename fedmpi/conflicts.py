@@ -70,6 +70,8 @@ def conflicts(config: Config) -> Iterator[tuple[str, str]]:
                 )
         if num_clients and who.num_groups and who.num_groups > num_clients:
             yield "participation.num_groups", f"{who.num_groups} groups for {num_clients} clients"
+    if who.availability == "trace" and who.trace is None:
+        yield "participation.trace", 'missing; availability = "trace" needs a .csv or .h5 file'
     if who.selection in ("uniform", "permutation"):
         if who.clients_per_round is None:
             yield (
@@ -134,6 +136,8 @@ def unused_keys(config: Config) -> list[str]:
             ("participation", key, who.availability == "periodic")
             for key in ("num_groups", "rounds_per_group", "random_offset")
         ),
+        ("participation", "trace", who.availability == "trace"),
+        ("participation", "trace_period", who.availability == "trace"),
         ("participation", "clients_per_round", who.selection in ("uniform", "permutation")),
         ("participation", "schedule", who.selection == "schedule"),
         ("participation", "weighting", who.selection != "schedule"),

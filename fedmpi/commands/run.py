@@ -38,6 +38,7 @@ _MAY_CHANGE = (
     *("run." + key for key in ("max_minutes", "record_params_every", "device", "cuda_aware")),
     "data.root",
     "participation.schedule",  # where it lies; its contents are checked
+    "participation.trace",
 )
 
 
@@ -189,7 +190,7 @@ def _nothing_to_do(path: Path, status: str, completed: int) -> str:
 
 def _check_digests(simulation: Simulation, checkpoint: Checkpoint | None, stored: dict[str, Any]) -> None:
     """Rank 0: refuse to go on with other data, another model or another schedule."""
-    names = {"data": "data split", "model": "initial model", "participation": "schedule"}
+    names = {"data": "data split", "model": "initial model", "participation": "schedule or trace"}
     for name, seen in simulation.digests().items():
         expected = checkpoint.digests[name] if checkpoint else stored[f"{name}_digest"]
         if seen != expected:

@@ -1,8 +1,8 @@
 """Who takes part in round t, and with what weight q_t^n.
 
-Three questions, one file each: who could take part (availability.py), who of those does (selection.py),
-or both answered by a file (schedule.py). Invariant: `weights(t)` is the same on every rank without a
-message, since all randomness is addressed by (seed, purpose, round).
+Three questions, one file each: who could take part (availability.py, trace.py), who of those does
+(selection.py), or both answered by a file (schedule.py). Invariant: `weights(t)` is the same on every
+rank without a message, since all randomness is addressed by (seed, purpose, round).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from fedmpi.config import Config
+from fedmpi.participation import trace  # noqa: F401  registers itself
 from fedmpi.participation.availability import make_availability
 from fedmpi.participation.schedule import read_schedule
 from fedmpi.participation.selection import SELECTIONS
@@ -62,8 +63,8 @@ class SelectedParticipation:
             )
 
     def digest(self) -> str:
-        """The config says it all."""
-        return ""
+        """The availability's: it may come from a file."""
+        return self._availability.digest()
 
 
 def make_participation(config: Config, num_clients: int) -> Participation:

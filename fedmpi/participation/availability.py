@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
@@ -17,14 +16,23 @@ from fedmpi.config import ParticipationConfig
 from fedmpi.errors import UserError
 
 
-class Availability(Protocol):
+class Availability:
     """The available clients of each round."""
 
     def available(self, t: int) -> np.ndarray:
         """Ids of the available clients in ascending order."""
+        raise NotImplementedError
 
     def turn(self, t: int) -> int:
-        """Number of the turn round t belongs to; a permutation starts anew with each turn."""
+        """Number of the turn round t belongs to; a permutation starts anew with each turn.
+
+        By default one turn that never ends: a permutation goes on while the set changes.
+        """
+        return 0
+
+    def digest(self) -> str:
+        """Changes when availability would, beyond what the config tells."""
+        return ""
 
 
 AVAILABILITIES: dict[str, Callable[[ParticipationConfig, int, int], Availability]] = {}
@@ -47,7 +55,7 @@ def make_availability(config: ParticipationConfig, num_clients: int, seed: int) 
 
 
 @availability("always")
-class Always:
+class Always(Availability):
     """Everybody, in every round."""
 
     def __init__(self, config: ParticipationConfig, num_clients: int, seed: int) -> None:
@@ -57,13 +65,9 @@ class Always:
         """All clients."""
         return self._everybody
 
-    def turn(self, t: int) -> int:
-        """One turn that never ends."""
-        return 0
-
 
 @availability("periodic")
-class Periodic:
+class Periodic(Availability):
     """Groups of contiguous clients take turns of `rounds_per_group` rounds.
 
     A random offset in [0, rounds_per_group) shortens the first turn, as in the paper's experiments.
@@ -86,7 +90,7 @@ class Periodic:
         return (t + self.offset) // self.rounds_per_group
 
 
-class UserFunction:
+class UserFunction(Availability):
     """package.module:function(t, num_clients, seed) -> ids of the available clients."""
 
     def __init__(self, config: ParticipationConfig, num_clients: int, seed: int) -> None:
@@ -119,7 +123,3 @@ class UserFunction:
         if not np.array_equal(clients, self._last):
             self._last = clients
         return self._last
-
-    def turn(self, t: int) -> int:
-        """One turn that never ends: a permutation goes on while the set changes."""
-        return 0

@@ -193,6 +193,16 @@ def schedule_texts(draw) -> bytes:
     return draw(st.sampled_from(["\n", "\r\n", "\r"])).join(lines).encode("utf-8", "surrogatepass")
 
 
+TRACE = "client,start,end\n" + "".join(f"{n},{3 * n},{3 * n + 5}\n" for n in range(7))
+
+
+@given(mutations())
+@number_of_cases(100, 1000)
+def test_trace_texts(worker, changes: list[Mutation]):
+    """A changed CSV trace gives usable availability or a UserError."""
+    check(worker, "trace.csv", {"read", "refused"}, mutate(TRACE.encode(), changes))
+
+
 @given(schedule_texts() | mutations().map(lambda changes: mutate(CSV.encode(), changes)))
 @number_of_cases(350, 2000)
 def test_schedule_texts(worker, data: bytes):
@@ -215,7 +225,7 @@ def schedule_files(tmp_path_factory) -> list[bytes]:
 
 
 @given(st.integers(0, 2), mutations())
-@number_of_cases(20, 300)
+@number_of_cases(20, 100)
 def test_schedule_files(worker, schedule_files, which: int, changes: list[Mutation]):
     """A changed HDF5 file gives a usable schedule or a UserError, and never takes the process down."""
     check(worker, "schedule.h5", {"read", "refused"}, mutate(schedule_files[which], changes))
@@ -231,7 +241,7 @@ _COLUMNS = st.sampled_from(
 
 @given(st.dictionaries(st.sampled_from(["round", "client", "weight"]), _COLUMNS, max_size=3), st.booleans())
 @example({"round": [0, 1], "client": [0, 1], "weight": [True, False]}, False)
-@number_of_cases(12, 150)
+@number_of_cases(12, 60)
 def test_schedules_of_odd_types(worker, tmp_path_factory, columns: dict, grouped: bool):
     """Datasets of any type and shape under the right names give a schedule or a UserError."""
     path = tmp_path_factory.getbasetemp() / "odd.h5"
@@ -278,7 +288,7 @@ def run_file(tmp_path_factory) -> bytes:
 
 
 @given(mutations())
-@number_of_cases(60, 500)
+@number_of_cases(60, 150)
 def test_run_files(worker, run_file, changes: list[Mutation]):
     """A damaged result file is read or refused with a UserError, by each of its readers."""
     check(worker, "run", {"read", "refused"}, mutate(run_file, changes))
@@ -312,7 +322,7 @@ _ATTRIBUTES = st.sampled_from(
 )
 @example({"format": [1, 2, 3]}, None, None)
 @example({"format_version": 1}, "train/round", 1.0)
-@number_of_cases(12, 150)
+@number_of_cases(12, 60)
 def test_run_files_of_odd_types(
     worker, tmp_path_factory, run_file, attributes: dict, gone: str | None, instead
 ):
@@ -348,7 +358,7 @@ def data_files(tmp_path_factory) -> list[bytes]:
 
 
 @given(st.integers(0, 1), mutations())
-@number_of_cases(60, 500)
+@number_of_cases(60, 150)
 def test_data_files(worker, data_files, which: int, changes: list[Mutation]):
     """A damaged data file gives the data it had, or a UserError; never other data."""
     whole = data_files[which]

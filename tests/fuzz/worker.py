@@ -94,6 +94,24 @@ def _schedule(path: Path) -> str:
     return "read"
 
 
+def _trace_csv(folder: Path, data: bytes) -> str:
+    from fedmpi.config import ParticipationConfig
+    from fedmpi.errors import UserError
+    from fedmpi.participation.availability import make_availability
+
+    path = _write(folder / "trace.csv", data)
+    config = ParticipationConfig(availability="trace", trace=str(path))
+    try:
+        trace = make_availability(config, 7, seed=1)
+    except UserError:
+        return "refused"
+    for t in (0, 1, 5, 2**62, 3):
+        clients = trace.available(t)
+        assert (np.diff(clients) > 0).all()
+        assert ((clients >= 0) & (clients < 7)).all()
+    return "read"
+
+
 def _checkpoint(folder: Path, damaged: bytes, newest: bytes, older: bytes) -> str:
     """The newest of two checkpoints was damaged."""
     from fedmpi.storage.checkpoint import newest_checkpoint
@@ -164,6 +182,7 @@ RUN_ID = "0123456789abcdef"
 _READERS = {
     "schedule.csv": _schedule_csv,
     "schedule.h5": _schedule_hdf5,
+    "trace.csv": _trace_csv,
     "checkpoint": _checkpoint,
     "run": _run,
     "data": _data,

@@ -119,7 +119,7 @@ WRONG_VALUES = [
     ("model.name", '"resnet"', '"resnet"', f"one of {MODELS}", 11),
     ("model.name", '":build"', '":build"', f"one of {MODELS}", 11),
     ("model.name", '"own.h5"', '"own.h5"', f"one of {MODELS}", 11),
-    ("participation.availability", '"no"', '"no"', '"always", "periodic", package.module:function', 14),
+    ("participation.availability", '"no"', '"no"', "package.module:function", 14),
     ("participation.selection", '"some"', '"some"', f"one of {SELECTIONS}", 14),
     ("participation.weighting", '"1/N"', '"1/N"', 'one of "equal", "all"', 14),
     ("algorithm.name", '"fedsgd"', '"fedsgd"', 'one of "fedavg"', 18),
