@@ -17,6 +17,7 @@ from torch import Tensor
 from fedmpi import exact
 from fedmpi.errors import UserError
 from fedmpi.mpi import Comm
+from fedmpi.params import aligned_rows
 from fedmpi.timing import Stopwatch
 
 _WAVE_BYTES = 1 << 28
@@ -74,7 +75,7 @@ class WeightedSum:
     def buffers(self, count: int) -> Tensor:
         """(count, num_params): one row for each update. Kept and reused."""
         if count > len(self._updates):
-            self._updates = self._updates.new_empty((count, self._updates.shape[1]))
+            self._updates = aligned_rows(count, self._updates.shape[1], self._updates)
         return self._updates[:count]
 
     def reduce(
@@ -88,9 +89,9 @@ class WeightedSum:
     ) -> Reduced:
         """Collective. The sum of q * update over all `clients`, and what else the ranks share.
 
-        The buffers hold the updates of `clients[mine]`, in that order.
+        The buffers hold the updates of `clients[mine]`, in that order; `mine` are indices.
         """
-        updates, own_weights = self._updates[: mine.sum()], weights[mine].tolist()
+        updates, own_weights = self._updates[: len(mine)], weights[mine].tolist()
         with clock("idle"):  # the time until the slowest rank arrives
             peaks, slowest, stop = self._agree(clients, weights, mine, updates, compute_time, stop)
         with clock("reduction"):

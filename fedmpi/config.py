@@ -7,7 +7,7 @@ Reading and checking text is the work of fedmpi/validate.py; here stands what is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 # Names of built-in parts. Each list has its registry elsewhere; a test keeps the two the same.
@@ -133,6 +133,9 @@ class AlgorithmConfig:
     name: str = option("fedavg", "method", choices=METHODS)
     local_lr: float = option(REQUIRED, "gamma, local step size", above=0)
     local_steps: int = option(REQUIRED, "I, local iterations", at_least=1)
+    engine: str = option(
+        "auto", "one client after another, or many as one computation", choices=("auto", "loop", "batched")
+    )
     batch_size: int = option(16, "minibatch; 0 = the client's full data", at_least=0)
     amplification: float = option(1.0, "eta; 1 = off, below 1 damps", above=0)
     amplify_every: int = option(1, "P, rounds between amplifications", at_least=1)
@@ -171,6 +174,10 @@ class Config:
     def amplification(self, t: int) -> float:
         """eta of round t."""
         return 1.0 if t < self.warmup_rounds else self.algorithm.amplification
+
+    def with_engine(self, engine: str) -> Config:
+        """The same experiment with `algorithm.engine` decided."""
+        return replace(self, algorithm=replace(self.algorithm, engine=engine))
 
     def to_toml(self) -> str:
         """The resolved config; reading it gives this Config again."""

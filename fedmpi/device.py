@@ -28,6 +28,8 @@ def choose_device(wanted: str, local_rank: int) -> torch.device:
         device = torch.device("cuda", local_rank % count)
         torch.cuda.set_device(device)
         return device
+    # Large pages for large buffers, where the system offers them: fewer page faults in evaluation.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     torch.set_num_threads(1)  # one thread a rank, one rank a core: more would change the bits
     return torch.device("cpu")
 

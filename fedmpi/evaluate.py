@@ -23,17 +23,17 @@ def evaluate(
 ) -> tuple[float, float]:
     """Collective. (mean loss, accuracy) over the whole set; nan for an empty set or no classes."""
     model.load(global_params)
-    model.module.eval()
+    model.forward.eval()
     # sums[b] = (loss, correct samples) of block b.
     sums = np.zeros((data.num_blocks, 2))
     for block, inputs, labels in data.blocks():
-        outputs = model.module(inputs)
+        outputs = model.forward(inputs)
         losses = sample_losses(outputs, labels)
         sums[block, 0] = losses.double().sum().item()  # waits for the device
         is_classifier = outputs.dim() == 2
         correct = (outputs.argmax(dim=1) == labels).sum().item() if is_classifier else math.nan
         sums[block, 1] = correct
-    model.module.train()
+    model.forward.train()
     comm.sum_in_place(sums.reshape(-1))
     if data.num_samples == 0:
         return math.nan, math.nan

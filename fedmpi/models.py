@@ -79,27 +79,12 @@ def kaiming(module: nn.Sequential) -> nn.Sequential:
     return module
 
 
-class ChannelsLast(nn.Module):
-    """The same images, laid out with channels last in memory, where CPU kernels are faster."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        """A view or copy with other strides."""
-        if images.shape[1] == 1:  # both layouts are the same bytes; the strides tell the kernels
-            height, width = images.shape[2:]
-            return images.contiguous().as_strided(images.shape, (height * width, 1, width, 1))
-        return images.contiguous(memory_format=torch.channels_last)
-
-
 def _cnn(widths: tuple[int, int, int], dense: tuple[int, ...]) -> nn.Sequential:
-    """Two 5x5 convolutions with ReLU and 2x2 max-pooling, then dense layers.
-
-    Pooling before ReLU is the same function with a quarter of the work: both are monotone.
-    """
+    """Two 5x5 convolutions with ReLU and 2x2 max-pooling, then dense layers."""
     inputs, first, second = widths
     layers: list[nn.Module] = [
-        ChannelsLast(),
-        nn.Conv2d(inputs, first, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Conv2d(first, second, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Conv2d(inputs, first, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(first, second, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(),
     ]  # fmt: skip
     for width, next_width in itertools.pairwise(dense):

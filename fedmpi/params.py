@@ -15,7 +15,10 @@ from torch import Tensor, nn
 
 
 class FlatModel:
-    """A module whose parameters are views of the flat vector `values`, in the order of their names."""
+    """A module whose parameters are views of the flat vector `values`, in the order of their names.
+
+    `forward` computes its outputs; `speed_up` may put a faster equal of the module there.
+    """
 
     def __init__(self, module: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
         named = list(module.named_parameters())
@@ -29,8 +32,9 @@ class FlatModel:
         for parameter, view in zip(self.module.parameters(), self.views(self.values), strict=True):
             parameter.data = view
         self.load(self.initial)
-        self._trainable = [i for i, p in enumerate(self.module.parameters()) if p.requires_grad]
+        self.trainable = [i for i, p in enumerate(self.module.parameters()) if p.requires_grad]
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self.forward = self.module
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """A flat vector as tensors of the parameters' shapes, without a copy."""
@@ -40,7 +44,13 @@ class FlatModel:
     def trainable_views(self, vector: Tensor) -> list[Tensor]:
         """As `views`, of the parameters that are trained."""
         views = self.views(vector)
-        return [views[i] for i in self._trainable]
+        return [views[i] for i in self.trainable]
+
+    def stacked_views(self, vectors: Tensor) -> list[Tensor]:
+        """As `views`, of a stack of vectors: (rows, *shape) each."""
+        sizes = [int(np.prod(shape)) for shape in self.shapes]
+        parts = vectors.split(sizes, dim=1)
+        return [part.view(len(vectors), *s) for part, s in zip(parts, self.shapes, strict=True)]
 
     def load(self, vector: np.ndarray) -> None:
         """Set the parameters from a float64 vector on the host."""
@@ -55,3 +65,13 @@ class FlatModel:
         sha = hashlib.sha256(self.describe().encode())
         sha.update(self.initial.astype("<f8").tobytes())
         return sha.hexdigest()
+
+
+def aligned_rows(count: int, length: int, like: Tensor) -> Tensor:
+    """(count, length) of zeros, every row starting at a multiple of 64 bytes from the first.
+
+    Kernels treat aligned and unaligned data differently, down to the last bit; here all rows are alike.
+    """
+    per_line = 64 // like.element_size()
+    stride = -(-length // per_line) * per_line
+    return like.new_zeros((count, stride))[:, :length]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,7 +16,9 @@ import torch
 from fedmpi.aggregate import NonFiniteUpdateError, Reduced, WeightedSum, wave_size
 from fedmpi.client import LocalTrainer
 from fedmpi.config import Config
-from fedmpi.data.shard import load_shards
+from fedmpi.data.shard import Work, load_shards
+from fedmpi.engines import choose_engine, make_gradients
+from fedmpi.engines.layout import speed_up
 from fedmpi.evaluate import evaluate
 from fedmpi.lending import Loans
 from fedmpi.methods import ServerState, make_method
@@ -52,7 +55,19 @@ class Simulation:
         self.participation = comm.where(
             True, lambda: make_participation(config, self.data.partition.num_clients)
         )
-        self.trainer = LocalTrainer(self.model, clients, reseed=config.model.name not in MODELS)
+        is_random = config.model.name not in MODELS  # a user's model may draw random numbers
+        self.engine = comm.on_root(
+            lambda: choose_engine(
+                config.algorithm.engine, self.model, on_cuda=device.type == "cuda", is_random=is_random
+            )
+        )
+        # Fixed from here on: a run that goes on elsewhere must not choose again.
+        self.config = config = config.with_engine(self.engine.name)
+        gradients = make_gradients(self.engine, self.model)
+        self.loans = Loans(comm, clients)
+        self.trainer = LocalTrainer(
+            gradients, clients, self.model.values, reseed=is_random, after_step=self.loans.keep_moving
+        )
         self.weighted_sum = WeightedSum(
             comm,
             self.model.num_params,
@@ -60,7 +75,6 @@ class Simulation:
             device,
             on_device=config.run.cuda_aware,
         )
-        self.loans = Loans(comm, clients)
         self.wave_size = wave_size(self.model.num_params)
         self.minibatches_drawn = np.zeros(self.data.partition.num_clients, np.int64)
 
@@ -72,7 +86,9 @@ class Simulation:
 
     def _build_model(self, device: torch.device) -> FlatModel:
         module = build_model(self.config, self.data.shape, self.data.num_classes)
-        return FlatModel(module, getattr(torch, self.config.run.dtype), device)
+        model = FlatModel(module, getattr(torch, self.config.run.dtype), device)
+        self.speed_up = speed_up(model, self.data.shape)
+        return model
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take up the state of a checkpoint; the same on every rank, but for u, which is rank 0's."""
@@ -183,24 +199,27 @@ class Simulation:
         # The plan is the same on every rank: owners train their own clients and lend the surplus.
         owners = clients % self.comm.size
         trainers = assign(owners, self.comm.size)
-        mine = trainers == self.comm.rank
-        updates = self.weighted_sum.buffers(int(mine.sum()))
-        steps, begin = self.config.algorithm.local_steps, time.perf_counter()
+        mine = np.flatnonzero(trainers == self.comm.rank)
+        is_borrowed = owners[mine] != self.comm.rank
+        mine = np.concatenate([mine[~is_borrowed], mine[is_borrowed]])
+        updates = self.weighted_sum.buffers(len(mine))
+        works = [Work(n, int(self.minibatches_drawn[n])) for n in clients[mine].tolist()]
+        steps, local_lr = self.config.algorithm.local_steps, self.config.local_lr(t)
+        begin = time.perf_counter()
         with self.clock("lending"):
             self.loans.start(clients, trainers, self.minibatches_drawn, steps)
 
-        # Own clients first, while the samples of borrowed ones arrive.
-        is_borrowed = (owners != trainers)[mine]
-        for row in np.argsort(is_borrowed, kind="stable").tolist():
-            client, samples = int(clients[mine][row]), None
-            if is_borrowed[row]:
-                with self.clock("lending"):
-                    samples = self.loans.receive(client, steps)
-            with self.clock("local SGD"):
-                self.trainer.train(
-                    updates[row], client, t, int(self.minibatches_drawn[client]), steps,
-                    self.config.local_lr(t), samples,
-                )  # fmt: skip
+        # Own clients first, while the samples of borrowed ones arrive; in groups, all at once.
+        num_own = len(mine) - int(is_borrowed.sum())
+        first = num_own if self.engine.name == "loop" else 0
+        with self.clock("local SGD"):
+            self.trainer.train(updates[:first], works[:first], t, steps, local_lr)
+        with self.clock("lending"):
+            works[num_own:] = [
+                replace(work, samples=self.loans.receive(work.client, steps)) for work in works[num_own:]
+            ]
+        with self.clock("local SGD"):
+            self.trainer.train(updates[first:], works[first:], t, steps, local_lr)
         with self.clock("lending"):
             self.loans.finish()
         seconds = time.perf_counter() - begin

@@ -72,3 +72,11 @@ def mpirun(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
         )  # fmt: skip
 
     return run
+
+
+def minibatches(data, client: int, drawn: int, count: int, samples=None) -> list:
+    """The (inputs, labels) of each local step of one client, as tensors of their own."""
+    from fedmpi.data.shard import Work
+
+    steps = data.minibatches([Work(client, drawn, samples)], count)
+    return [(inputs[0].clone(), labels[0].clone()) for inputs, labels in steps]

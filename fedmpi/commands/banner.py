@@ -35,6 +35,10 @@ def banner(simulation: Simulation, attributes: dict[str, Any]) -> str:
         f"I {config.algorithm.local_steps}, eta {eta:g}, P {interval}"
         + (f"; warm-up {config.warmup.num_rounds:,} rounds" if config.warmup else ""),
     ]
+    engine = simulation.engine
+    lines.append(f"  engine   {engine.name}: {engine.reason}")
+    if simulation.speed_up:
+        lines.append(f"           {simulation.speed_up}")
     if simulation.completed:
         lines.append(f"  from     round {simulation.completed:,} of {config.run.num_rounds:,}")
     return "\n".join(lines + [f"  note     {note}" for note in unused_keys(config)])

@@ -95,8 +95,8 @@ def prepare(
     from fedmpi.simulation import Simulation
 
     device = comm.where(True, lambda: choose_device(config.run.device, comm.node_rank))
-    attributes = describe_job(comm, config, device)
-    return Simulation(comm, config, device, stop), attributes
+    simulation = Simulation(comm, config, device, stop)
+    return simulation, describe_job(comm, simulation.config, device)
 
 
 def carry_out(simulation: Simulation, attributes: dict[str, Any], path: Path) -> str:

@@ -9,7 +9,7 @@ minibatches the client drew before), and an evaluation block of its number, what
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,9 +59,9 @@ class Normaliser:
         scale, shift = 1 / (255 * std), -mean / std
         return cls(*(v.to(dtype).reshape(shape).to(device) for v in (scale, shift)), dtype)
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """A fresh tensor of the training precision."""
-        values = inputs.to(self.dtype, copy=True)
+    def __call__(self, inputs: Tensor, out: Tensor | None = None) -> Tensor:
+        """The values in training precision, in `out` or in a fresh tensor."""
+        values = inputs.to(self.dtype, copy=True) if out is None else out.copy_(inputs)
         return values if self.scale is None else values.mul_(self.scale).add_(self.shift)
 
 
@@ -88,6 +88,15 @@ class _Header:
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Work:
+    """A client's part in a round: which minibatches come next, and their samples if it was lent."""
+
+    client: int
+    drawn: int  # minibatches drawn before
+    samples: tuple[Tensor, Tensor] | None = None
+
+
 class ClientData:
     """The samples of a rank's own clients, one contiguous tensor on its device, and their minibatches."""
 
@@ -112,50 +121,86 @@ class ClientData:
         self._sizes = partition.sizes
         owned = self._sizes[owned_clients(partition.num_clients, rank, self._stride)]
         self._starts = np.cumsum(owned) - owned
+        self._kept: Tensor | None = None
         self._last_epoch: tuple[tuple[int, int], np.ndarray] | None = None
 
     def size(self, client: int) -> int:
         """Samples of a client, owned or not."""
         return int(self._sizes[client])
 
-    def _batch(self, client: int) -> int:
+    def batch(self, client: int) -> int:
         """Samples of a minibatch: all that the client has, if it has no more than that."""
         size = self.size(client)
         return self.batch_size if 0 < self.batch_size < size else size
 
     def num_drawn(self, client: int, count: int) -> int:
         """Samples that `draw` gives; full batches are the same samples at every step."""
-        return self._batch(client) * (count if self._batch(client) < self.size(client) else 1)
+        return self.batch(client) * (count if self.batch(client) < self.size(client) else 1)
 
     def draw(self, client: int, drawn: int, count: int) -> tuple[Tensor, Tensor]:
         """Raw samples of the next `count` minibatches of an owned client that drew `drawn` before.
 
         The client shuffles its data, walks through it, drops a last short batch and reshuffles.
         """
-        size, batch = self.size(client), self._batch(client)
+        return self._take(self._positions(client, drawn, count))
+
+    def _positions(self, client: int, drawn: int, count: int) -> np.ndarray:
+        """Where the samples of `draw` lie in `inputs`."""
+        size, batch = self.size(client), self.batch(client)
         if batch == size:
             rows = np.arange(size)
         else:
             numbers = range(drawn, drawn + count)
             rows = np.concatenate([self._rows(client, size, batch, k) for k in numbers])
-        rows += self._starts[client // self._stride]
-        index = torch.from_numpy(rows).to(self.inputs.device)
+        return rows + self._starts[client // self._stride]
+
+    def _take(self, positions: np.ndarray) -> tuple[Tensor, Tensor]:
+        index = torch.from_numpy(positions).to(self.inputs.device)
         return self.inputs.index_select(0, index), self.labels.index_select(0, index)
 
-    def minibatches(
-        self, client: int, drawn: int, count: int, samples: tuple[Tensor, Tensor] | None = None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """The (inputs, labels) of each local step; `samples` are those of `draw`, where it was lent."""
-        raw, labels = samples or self.draw(client, drawn, count)
-        inputs = self.normalise(raw)
-        batch = self._batch(client)
-        for step, number in enumerate(range(drawn, drawn + count)):
-            first = step * batch % len(labels)  # 0 at every step for full batches
-            rows = slice(first, first + batch)
-            yield self._perturb(inputs[rows], client, number), labels[rows]
+    def _draw_group(self, group: Sequence[Work], count: int) -> tuple[Tensor, Tensor]:
+        """(clients, samples, ...) and (clients, samples): what `draw` gives for each of the group."""
+        own = [work for work in group if work.samples is None]
+        parts = [work.samples for work in group if work.samples is not None]
+        if own:  # they come first
+            positions = np.concatenate([self._positions(w.client, w.drawn, count) for w in own])
+            taken = self._take(positions)
+            if not parts:
+                return tuple(part.unflatten(0, (len(own), -1)) for part in taken)
+            parts = [*zip(*(part.chunk(len(own)) for part in taken), strict=True), *parts]
+        return tuple(torch.stack(part) for part in zip(*parts, strict=True))
 
-    def _perturb(self, inputs: Tensor, client: int, number: int) -> Tensor:
-        """Gradient noise and augmentation of a client's minibatch `number`."""
+    def minibatches(self, group: Sequence[Work], count: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The inputs (clients, batch, ...) and labels (clients, batch) of each local step of a group.
+
+        All clients of the group have minibatches of the same size. Inputs last until the next step.
+        """
+        raw, labels = self._draw_group(group, count)
+        batch = self.batch(group[0].client)
+        buffer = self._buffer((len(group), batch, *raw.shape[2:]))
+        is_full = raw.shape[1] == batch  # the same samples at every step
+        if is_full:
+            self.normalise(raw, buffer)
+        for step in range(count):
+            rows = slice(0, batch) if is_full else slice(step * batch, (step + 1) * batch)
+            inputs = buffer if is_full else self.normalise(raw[:, rows], buffer)
+            yield self._perturb(inputs, group, step), labels[:, rows]
+
+    def _buffer(self, shape: tuple[int, ...]) -> Tensor:
+        """Memory for a minibatch, kept while the shape stays."""
+        if self._kept is None or self._kept.shape != shape:
+            self._kept = torch.empty(shape, dtype=self.normalise.dtype, device=self.inputs.device)
+        return self._kept
+
+    def _perturb(self, inputs: Tensor, group: Sequence[Work], step: int) -> Tensor:
+        """Gradient noise and augmentation of each client's minibatch number drawn + step."""
+        if not self.noise_std and not self.augment:
+            return inputs
+        return torch.stack(
+            [self._perturb_one(i, w.client, w.drawn + step) for i, w in zip(inputs, group, strict=True)]
+        )
+
+    def _perturb_one(self, inputs: Tensor, client: int, number: int) -> Tensor:
         if self.noise_std:
             noise = rng.stream(self.seed, "noise", client, number).standard_normal(inputs.shape)
             inputs = inputs + self.noise_std * torch.from_numpy(noise).to(inputs)

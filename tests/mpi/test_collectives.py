@@ -19,7 +19,7 @@ from fedmpi.models import build_model
 from fedmpi.params import FlatModel
 from fedmpi.simulation import Simulation
 from fedmpi.timing import Stopwatch
-from tests.conftest import SMALL
+from tests.conftest import SMALL, minibatches
 
 pytestmark = pytest.mark.mpi
 CPU = torch.device("cpu")
@@ -159,7 +159,7 @@ def test_lent_clients_give_the_same_minibatches(comm):
             samples = loans.receive(client, 3) if lent else None
             received[client] = [
                 (x.numpy(), y.numpy())
-                for x, y in clients.minibatches(client, int(drawn[client]), 3, samples)
+                for x, y in minibatches(clients, client, int(drawn[client]), 3, samples)
             ]
         loans.finish()
         alone = ClientData(
@@ -167,7 +167,7 @@ def test_lent_clients_give_the_same_minibatches(comm):
             load_dataset(config.data).train_labels[info.partition.order], clients.normalise, CPU,
         )  # fmt: skip
         for client, batches in received.items():
-            expected = alone.minibatches(client, int(drawn[client]), 3)
+            expected = minibatches(alone, client, int(drawn[client]), 3)
             for (x, y), (inputs, labels) in zip(batches, expected, strict=True):
                 np.testing.assert_array_equal(x, inputs.numpy())
                 np.testing.assert_array_equal(y, labels.numpy())

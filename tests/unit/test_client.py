@@ -10,15 +10,26 @@ from torch import nn
 from fedmpi import validate
 from fedmpi.client import LocalTrainer
 from fedmpi.data.partition import Partition
-from fedmpi.data.shard import ClientData, Normaliser
+from fedmpi.data.shard import ClientData, Normaliser, Work
+from fedmpi.engines.autograd import OneByOne
 from fedmpi.errors import ClientError
 from fedmpi.models import Quadratic
 from fedmpi.params import FlatModel
+from tests.conftest import minibatches
 
 CPU = torch.device("cpu")
 SIZES = [7, 0, 5, 4]  # samples of four clients; client 1 has none
 INPUTS = np.random.default_rng(1).standard_normal((16, 3))
 LABELS = np.random.default_rng(2).integers(4, size=16)
+
+
+def make_trainer(module: nn.Module, data: ClientData, dtype: torch.dtype, *, reseed=False) -> LocalTrainer:
+    """A trainer that starts from the module's parameters."""
+    model = FlatModel(module, dtype, CPU)
+    made = LocalTrainer(OneByOne(model), data, model.values, reseed=reseed)
+    made.start.copy_(model.values)
+    made.model = model
+    return made
 
 
 @pytest.fixture
@@ -30,9 +41,7 @@ def trainer(small_config):
         partition = Partition(np.arange(16), np.concatenate([[0], np.cumsum(SIZES)]))
         normalise = Normaliser(None, None, dtype)
         data = ClientData(config, partition, (0, 1), INPUTS, LABELS, normalise, CPU)
-        made = LocalTrainer(FlatModel(module, dtype, CPU), data, reseed=reseed)
-        made.start.copy_(torch.from_numpy(made.model.initial))
-        return made
+        return make_trainer(module, data, dtype, reseed=reseed)
 
     return make
 
@@ -40,7 +49,7 @@ def trainer(small_config):
 def train(trainer: LocalTrainer, client=0, *, t=0, drawn=0, steps=4, lr=0.1) -> np.ndarray:
     """The client's update; the buffer holds rubbish before."""
     update = torch.full_like(trainer.start, 1e9)
-    trainer.train(update, client, t, drawn=drawn, local_steps=steps, local_lr=lr)
+    trainer.train(update[None], [Work(client, drawn)], t, local_steps=steps, local_lr=lr)
     return update.double().numpy()
 
 
@@ -69,7 +78,7 @@ def numpy_sgd(start: np.ndarray, batches: list, lr: float) -> np.ndarray:
 
 def batches_of(trainer: LocalTrainer, client: int, drawn: int, count: int) -> list:
     """A client's minibatches as numpy arrays."""
-    return [(x.double().numpy(), y.numpy()) for x, y in trainer.data.minibatches(client, drawn, count)]
+    return [(x.double().numpy(), y.numpy()) for x, y in minibatches(trainer.data, client, drawn, count)]
 
 
 @pytest.mark.parametrize(
@@ -98,8 +107,7 @@ def test_quadratic_by_hand(small_config, steps, lr, expected):
     partition = Partition(np.arange(1), np.array([0, 1]))
     center, label = np.array([[1.0, -2.0]]), np.zeros(1, np.int64)
     data = ClientData(config, partition, (0, 1), center, label, Normaliser(None, None, torch.float64), CPU)
-    made = LocalTrainer(FlatModel(Quadratic([0.0, 0.0]), torch.float64, CPU), data, reseed=False)
-    made.start.zero_()
+    made = make_trainer(Quadratic([0.0, 0.0]), data, torch.float64)
     assert train(made, steps=steps, lr=lr).tolist() == expected
 
 

@@ -24,6 +24,7 @@ from fedmpi.data.shard import (
     owned_clients,
     random_crop_flip,
 )
+from tests.conftest import minibatches
 
 CPU = torch.device("cpu")
 SIZES = [10, 4, 1, 7, 3, 10]  # samples of six clients
@@ -71,7 +72,7 @@ def members(sizes: list[int], client: int) -> list[int]:
 def draw(data: ClientData, client: int, drawn: int, count: int) -> list[list[int]]:
     """Sample ids of each minibatch."""
     batches = []
-    for inputs, labels in data.minibatches(client, drawn, count):
+    for inputs, labels in minibatches(data, client, drawn, count):
         assert inputs.ravel().tolist() == labels.tolist()
         batches.append(labels.tolist())
     return batches
@@ -161,7 +162,7 @@ def test_lent_samples_make_the_same_minibatches(small_config, batch_size):
     owner, borrower = shard(config, SIZES, rank=1, size=2), shard(config, SIZES, rank=0, size=2)
     samples = owner.draw(3, 5, 4)
     assert len(samples[0]) == len(samples[1]) == owner.num_drawn(3, 4) == borrower.num_drawn(3, 4)
-    seen = [labels.tolist() for _, labels in borrower.minibatches(3, 5, 4, samples)]
+    seen = [labels.tolist() for _, labels in minibatches(borrower, 3, 5, 4, samples)]
     assert seen == draw(owner, 3, 5, 4)
 
 
@@ -290,7 +291,7 @@ def test_augmented_minibatches(small_config):
     data = augmented(small_config)
     images = torch.arange(1, 1 + sum(SIZES) * 2 * 9 * 9, dtype=torch.float64).view(-1, 2, 9, 9)
     choices = []
-    for inputs, labels in data.minibatches(0, 0, 40):
+    for inputs, labels in minibatches(data, 0, 0, 40):
         fitting = [
             choice
             for choice in np.ndindex(9, 9, 2)
@@ -307,13 +308,13 @@ def test_augmented_minibatches(small_config):
 
 def test_augmentation_is_addressed(small_config):
     """Crops and flips depend on (client, drawn) only, not on ranks or on what was drawn before."""
-    whole = list(augmented(small_config).minibatches(3, 0, 6))
+    whole = minibatches(augmented(small_config), 3, 0, 6)
     parts = augmented(small_config, rank=1, size=2)
     for number in (5, 0, 3):
-        ((inputs, labels),) = parts.minibatches(3, number, 1)
+        ((inputs, labels),) = minibatches(parts, 3, number, 1)
         assert torch.equal(inputs, whole[number][0])
         assert torch.equal(labels, whole[number][1])
-    other = next(augmented(small_config).minibatches(0, 5, 1))[0]
+    other = minibatches(augmented(small_config), 0, 5, 1)[0][0]
     assert not torch.equal(other, whole[5][0])
 
 
@@ -328,7 +329,7 @@ def noisy(rank: int = 0, size: int = 1, seed: int = 1) -> ClientData:
 
 def noise(data: ClientData, client: int, drawn: int, count: int) -> list[list[float]]:
     """The noise of minibatches, around centers at 0."""
-    return [inputs[0].tolist() for inputs, _ in data.minibatches(client, drawn, count)]
+    return [inputs[0].tolist() for inputs, _ in minibatches(data, client, drawn, count)]
 
 
 def test_noise_is_addressed():
