@@ -1,6 +1,6 @@
 """The sum of q * update over all participants, the same bits on any number of ranks.
 
-Three collectives: a few numbers by MAX (trouble, time, a wish to stop), each client's largest value by MAX,
+Two collectives: a few numbers and each client's largest value by MAX (a third one where clients are many),
 then the fixed-point sum. Invariant: all are called by every rank, whatever it trained; and nothing is
 summed unless all updates of all ranks are finite.
 """
@@ -22,6 +22,7 @@ from fedmpi.timing import Stopwatch
 
 _WAVE_BYTES = 1 << 28
 _FEWEST, _MOST = 16, 4096
+_HEAD = 64  # numbers of the first collective: six of its own, then the values of up to 58 clients
 
 
 class NonFiniteUpdateError(Exception):
@@ -39,6 +40,7 @@ class Reduced:
     weighted_sum: np.ndarray
     update_max: np.ndarray  # largest magnitude in each client's update
     compute_time: float  # of the slowest rank
+    idle_time: float  # waiting for the slowest rank, mean over ranks
     stop: int  # 0, or why a rank wants to stop
 
 
@@ -70,7 +72,8 @@ class WeightedSum:
         self._comm = comm
         self._on_device = on_device and device.type == "cuda"
         self._updates = torch.empty((0, num_params), dtype=dtype, device=device)
-        self._total = torch.zeros(num_params, dtype=torch.int64, device=device)
+        # The sum of all parameters, and in its last entry the nanoseconds that all ranks computed.
+        self._total = torch.zeros(num_params + 1, dtype=torch.int64, device=device)
 
     def buffers(self, count: int) -> Tensor:
         """(count, num_params): one row for each update. Kept and reused."""
@@ -97,13 +100,16 @@ class WeightedSum:
         with clock("reduction"):
             exponent = exact.common_exponent(float((weights * peaks).max(initial=0)), len(clients))
             self._total.zero_()
+            self._total[-1] = int(1e9 * compute_time)
             for update, weight in zip(updates, own_weights, strict=True):
-                exact.add_contribution(self._total, update, weight, exponent)
+                exact.add_contribution(self._total[:-1], update, weight, exponent)
             total = self._total if self._on_device else self._total.cpu()  # waits for the device
             if self._on_device:
                 torch.cuda.synchronize()
             self._comm.sum_in_place(total if self._on_device else total.numpy())
-            return Reduced(exact.to_float(total, exponent).cpu().numpy(), peaks, slowest, stop)
+            idle = slowest - 1e-9 * int(total[-1]) / self._comm.size
+            weighted_sum = exact.to_float(total[:-1], exponent).cpu().numpy()
+            return Reduced(weighted_sum, peaks, slowest, max(idle, 0.0), stop)
 
     def _agree(
         self,
@@ -118,20 +124,24 @@ class WeightedSum:
 
         Trouble on any rank is raised on all.
         """
-        plan = zlib.crc32(clients.tobytes() + weights.tobytes())
-        peaks = np.zeros(len(clients))
+        plan, count = zlib.crc32(clients.tobytes() + weights.tobytes()), len(clients)
+        peaks = np.zeros(count)
         if len(updates):
             peaks[mine] = updates.abs().amax(dim=1).double().cpu().numpy()
         peaks[~np.isfinite(peaks)] = np.inf  # a nan would be lost in the maximum
-        shared = self._comm.maximum(
-            np.array([plan, -plan, len(clients), -len(clients), compute_time, stop])
-        )
+        # Of fixed length, so that even ranks that disagree on who takes part can compare notes.
+        head = np.zeros(_HEAD)
+        head[:6] = plan, -plan, count, -count, compute_time, stop
+        fits = count <= _HEAD - 6
+        if fits:
+            head[6 : 6 + count] = peaks
+        shared = self._comm.maximum(head)
         if shared[0] != -shared[1] or shared[2] != -shared[3]:
             raise UserError.on_all_ranks(
                 "the ranks disagree on who takes part: participation.availability must be a pure "
                 "function of its arguments; draw random numbers from its seed and t only"
             )
-        peaks = self._comm.maximum(peaks)
+        peaks = shared[6 : 6 + count] if fits else self._comm.maximum(peaks)
         if not np.isfinite(weights * peaks).all():
             raise NonFiniteUpdateError(int(clients[~np.isfinite(weights * peaks)][0]))
         return peaks, float(shared[4]), int(shared[5])

@@ -13,7 +13,7 @@ import numpy as np
 from fedmpi.storage.reader import Run
 
 _PARTICIPANTS = {"client": "client", "weight": "weight of", "update_max": "the update of"}
-_TIMES = ("wall_time_s", "compute_time_s", "comm_time_s")
+_TIMES = ("wall_time_s", "compute_time_s", "comm_time_s", "idle_time_s")
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,12 @@ class RunConfig:
     seed: int = option(1, "drives everything random", at_least=0, at_most=2**63 - 1)
     num_rounds: int = option(REQUIRED, "T, rounds in all, warm-up included", at_least=1)
     eval_every: int = option(50, "rounds between evaluations; 0 = only at the end", at_least=0)
+    eval_train_every: int | None = option(
+        None, "as eval_every, for the training set; default: eval_every", at_least=0
+    )
+    eval_train_samples: int | None = option(
+        None, "evaluate training loss on a fixed stratified subset; default: all samples", at_least=1
+    )
     checkpoint_every: int = option(
         0, "rounds between checkpoints; 0 = by time, on a signal and at the end only", at_least=0
     )

@@ -9,8 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 
-def assign(owners: np.ndarray, num_ranks: int) -> np.ndarray:
+def assign(owners: np.ndarray, num_ranks: int, costs: np.ndarray | None = None) -> np.ndarray:
     """The rank that trains each participant, given the rank that owns it.
+
+    With `costs` that differ, see `assign_by_cost`. Where all cost the same:
 
     No rank trains more than its even share, ceil(participants / ranks); what an owner has beyond that goes
     to the ranks with the least to do. Nothing else moves, since moving costs a message.
@@ -20,6 +22,8 @@ def assign(owners: np.ndarray, num_ranks: int) -> np.ndarray:
     >>> assign(np.array([2, 2, 2]), 3)
     array([2, 0, 1])
     """
+    if costs is not None and len(costs) and costs.min() != costs.max():
+        return assign_by_cost(owners, num_ranks, costs)
     share = -(-len(owners) // num_ranks)
     load = np.bincount(owners, minlength=num_ranks)
     if load.max(initial=0) <= share:
@@ -34,4 +38,24 @@ def assign(owners: np.ndarray, num_ranks: int) -> np.ndarray:
     free = [(load[rank] + k, rank) for rank in range(num_ranks) for k in range(share - load[rank])]
     trainers = owners.copy()
     trainers[surplus] = [rank for _, rank in sorted(free)[: len(surplus)]]
+    return trainers
+
+
+def assign_by_cost(owners: np.ndarray, num_ranks: int, costs: np.ndarray) -> np.ndarray:
+    """As `assign`, for participants that differ: the longest first, at home if there is room.
+
+    A rank has room up to the even share of all costs, or up to the longest single one. What does not fit
+    at home goes to the rank with the least to do.
+
+    >>> assign_by_cost(np.array([0, 0, 0, 1]), 2, np.array([9, 1, 8, 1]))
+    array([0, 0, 1, 1])
+    """
+    room = max(-(-int(costs.sum()) // num_ranks), int(costs.max()))
+    load = np.zeros(num_ranks, np.int64)
+    trainers = owners.copy()
+    for i in np.argsort(-costs, kind="stable").tolist():
+        home = owners[i]
+        rank = home if load[home] + costs[i] <= room else int(load.argmin())
+        load[rank] += costs[i]
+        trainers[i] = rank
     return trainers

@@ -35,12 +35,12 @@ class Recorder:
     ) -> None:
         """Keep x_t and write results or a checkpoint, as far as they are due."""
         run = self._config
-        if _due(completed, run.record_params_every):
+        if is_due(completed, run.record_params_every):
             self._writer.add_snapshot(completed, global_params)
         minutes = (time.monotonic() - self._last_checkpoint) / 60
         by_time = minutes > run.checkpoint_minutes > 0
         with self._clock("output"):
-            if completed and (by_time or _due(completed, run.checkpoint_every)):
+            if completed and (by_time or is_due(completed, run.checkpoint_every)):
                 self._checkpoint(global_params, make)
             else:
                 self._writer.flush_if_due(global_params)
@@ -61,5 +61,6 @@ class Recorder:
         self._last_checkpoint = time.monotonic()
 
 
-def _due(completed: int, every: int) -> bool:
+def is_due(completed: int, every: int) -> bool:
+    """Whether something that happens every so many rounds (0: never) happens now."""
     return bool(every) and completed % every == 0

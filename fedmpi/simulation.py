@@ -27,7 +27,7 @@ from fedmpi.mpi import Comm
 from fedmpi.params import FlatModel
 from fedmpi.participation import make_participation
 from fedmpi.plan import assign
-from fedmpi.recorder import Recorder
+from fedmpi.recorder import Recorder, is_due
 from fedmpi.stopping import StopRequest
 from fedmpi.storage.checkpoint import Checkpoint
 from fedmpi.storage.schema import DIVERGED, DONE, STOPPED
@@ -175,7 +175,8 @@ class Simulation:
         self.stop_code = reduced.stop
         if self.recorder:
             norm = math.sqrt(np.square(reduced.weighted_sum).sum())
-            times = self.clock.elapsed, reduced.compute_time, self._comm_seconds() - comm_before
+            communication = self._comm_seconds() - comm_before
+            times = self.clock.elapsed, reduced.compute_time, communication, reduced.idle_time
             self.recorder.add("train", t, len(clients), norm, is_amplification, *times)
             self.recorder.add("participation", t, clients, weights, reduced.update_max)
 
@@ -191,6 +192,7 @@ class Simulation:
             sum(part.weighted_sum for part in parts),
             np.concatenate([part.update_max for part in parts]),
             sum(part.compute_time for part in parts),
+            sum(part.idle_time for part in parts),
             max(part.stop for part in parts),
         )
 
@@ -198,7 +200,8 @@ class Simulation:
         """Collective. Each rank trains its part of the plan; then one exact sum over all ranks."""
         # The plan is the same on every rank: owners train their own clients and lend the surplus.
         owners = clients % self.comm.size
-        trainers = assign(owners, self.comm.size)
+        costs = self.data.costs(clients, self.config.algorithm.batch_size)
+        trainers = assign(owners, self.comm.size, costs)
         mine = np.flatnonzero(trainers == self.comm.rank)
         is_borrowed = owners[mine] != self.comm.rank
         mine = np.concatenate([mine[~is_borrowed], mine[is_borrowed]])
@@ -228,19 +231,19 @@ class Simulation:
     def _evaluate_if_due(self, progress: Progress) -> None:
         """Collective. Evaluate x_t after `completed` rounds, if the config asks for it."""
         run, completed = self.config.run, self.completed
-        due = completed % run.eval_every == 0 if run.eval_every else False
-        if not due and completed != run.num_rounds:
+        every = run.eval_train_every if run.eval_train_every is not None else run.eval_every
+        is_last = completed == run.num_rounds
+        on_train = is_last or is_due(completed, every)
+        on_test = is_last or is_due(completed, run.eval_every)
+        if not on_train and not on_test:
             return
+        nothing, x = (math.nan, math.nan), self.state.global_params
         with self.clock("evaluation"):
-            x = self.state.global_params
-            train_loss, train_accuracy = evaluate(self.comm, self.model, x, self.train_set)
-            test_loss, test_accuracy = evaluate(self.comm, self.model, x, self.test_set)
-        progress.note(train_loss, test_accuracy)
+            train = evaluate(self.comm, self.model, x, self.train_set) if on_train else nothing
+            test = evaluate(self.comm, self.model, x, self.test_set) if on_test else nothing
+        progress.note(train[0], test[1])
         if self.recorder:
-            self.recorder.add(
-                "eval", completed, train_loss, train_accuracy, test_loss, test_accuracy,
-                self.clock.elapsed,
-            )  # fmt: skip
+            self.recorder.add("eval", completed, *train, *test, self.clock.elapsed)
 
     def _comm_seconds(self) -> float:
         return self.clock.seconds["idle"] + self.clock.seconds["reduction"]

@@ -59,7 +59,10 @@ class Progress:
 
     def note(self, train_loss: float, test_accuracy: float) -> None:
         """The latest evaluation."""
-        self._loss, self._accuracy = train_loss, test_accuracy
+        if not math.isnan(train_loss):
+            self._loss = train_loss
+        if not math.isnan(test_accuracy):
+            self._accuracy = test_accuracy
 
     def show(self, completed: int, force: bool = False) -> None:
         """Redraw if it is time."""

@@ -58,6 +58,10 @@ def summary(path: Path, phases: list[dict[str, float]]) -> str:
         f"({here / max(total - seconds['evaluation'], 1e-9):.1f} rounds/s without evaluation)",
         "  time     " + ", ".join(f"{name} {s / max(total, 1e-9):.0%}" for name, s in seconds.items()),
     ]
+    if len(phases) > 1:
+        idle = [p.get("idle", 0.0) / max(p["in all"], 1e-9) for p in phases]
+        shown = ", ".join(f"{share:.0%}" for share in idle[:16]) + (", ..." if len(idle) > 16 else "")
+        lines.append(f"  idle     by rank {shown}; most {max(idle):.0%} on rank {int(np.argmax(idle))}")
     last = results.eval.tail(1)
     if len(last):
         lines.append(f"  loss     train {last.train_loss.item():.4f}, test {last.test_loss.item():.4f}")

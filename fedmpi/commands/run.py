@@ -33,7 +33,10 @@ _EXIT = {DONE: EXIT_DONE, DIVERGED: EXIT_DIVERGED, STOPPED: EXIT_STOPPED}
 _MAY_CHANGE = (
     *(
         "run." + key
-        for key in ("name", "num_rounds", "eval_every", "checkpoint_every", "checkpoint_minutes")
+        for key in (
+            *("name", "num_rounds", "eval_every", "eval_train_every"),
+            *("checkpoint_every", "checkpoint_minutes"),
+        )
     ),
     *("run." + key for key in ("max_minutes", "record_params_every", "device", "cuda_aware")),
     "data.root",

@@ -39,6 +39,11 @@ class DataInfo:
     majority_labels: np.ndarray
     digest: str  # of the data set and of who has what
 
+    def costs(self, clients: np.ndarray, batch_size: int) -> np.ndarray:
+        """What a local step of each client costs: the samples of its minibatch."""
+        sizes = self.partition.sizes[clients]
+        return np.minimum(sizes, batch_size) if batch_size else sizes
+
 
 @dataclass(frozen=True)
 class Normaliser:
@@ -272,6 +277,16 @@ def _eval_rows(num_samples: int, rank: int, size: int) -> tuple[np.ndarray, np.n
     return blocks, rows[rows < num_samples]
 
 
+def stratified(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """`count` samples drawn at random with every label in its share, in ascending order."""
+    if count >= len(labels):
+        return np.arange(len(labels))
+    # A random order within each label, labels one after another; then every len/count-th sample.
+    shuffled = rng.stream(seed, "evaluation-subset").permutation(len(labels))
+    by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    return np.sort(by_label[np.arange(count) * len(labels) // count])
+
+
 def load_shards(
     comm: Comm, config: Config, device: torch.device
 ) -> tuple[ClientData, EvalData, EvalData, DataInfo]:
@@ -297,13 +312,19 @@ def load_shards(
         comm.scatter_on_node(lambda rank: source[rows_of(rank)], out)
         return out
 
-    def evaluation(part: str, labels: np.ndarray) -> EvalData:
-        blocks, rows = _eval_rows(len(labels), comm.rank, comm.size)
-        inputs = take(part, lambda rank: _eval_rows(len(labels), rank, comm.size)[1])
+    def evaluation(part: str, labels: np.ndarray, chosen: np.ndarray | None = None) -> EvalData:
+        chosen = np.arange(len(labels)) if chosen is None else chosen
+        blocks, rows = _eval_rows(len(chosen), comm.rank, comm.size)
+        inputs = take(part, lambda rank: chosen[_eval_rows(len(chosen), rank, comm.size)[1]])
         return EvalData(
-            blocks, math.ceil(len(labels) / EVAL_BLOCK), len(labels),
-            torch.from_numpy(inputs).to(device), torch.from_numpy(labels[rows]).to(device), normalise,
+            blocks, math.ceil(len(chosen) / EVAL_BLOCK), len(chosen),
+            torch.from_numpy(inputs).to(device), torch.from_numpy(labels[chosen[rows]]).to(device),
+            normalise,
         )  # fmt: skip
+
+    subset = None
+    if config.run.eval_train_samples is not None:
+        subset = stratified(header.train_labels, config.run.eval_train_samples, config.run.seed)
 
     clients = ClientData(
         config,
@@ -321,7 +342,7 @@ def load_shards(
     )  # fmt: skip
     return (
         clients,
-        evaluation("train", header.train_labels),
+        evaluation("train", header.train_labels, subset),
         evaluation("test", header.test_labels),
         info,
     )

@@ -33,6 +33,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("wall_time_s", "f8", "s", "since the start of the run, at the round's end"),
         Column("compute_time_s", "f4", "s", "local SGD of the slowest rank"),
         Column("comm_time_s", "f4", "s", "reduction and broadcast on rank 0, waiting included"),
+        Column("idle_time_s", "f4", "s", "waiting for the slowest rank, mean over ranks"),
     ),
     "eval": (
         Column("round", "i8", "rounds", "completed rounds: 0 is the initial model, t is x_t"),

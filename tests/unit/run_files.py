@@ -47,7 +47,7 @@ def create_run(path: Path, *overrides: str, name: str = "small.toml") -> RunWrit
 def add_rounds(writer: RunWriter, first: int, last: int) -> None:
     """Rounds first <= t < last; clients t % 7 and (t + 3) % 7 take part."""
     for t in range(first, last):
-        writer.add("train", t, 2, 0.5 / (t + 1), t % 3 == 2, 0.25 * (t + 1), 0.125, 0.0625)
+        writer.add("train", t, 2, 0.5 / (t + 1), t % 3 == 2, 0.25 * (t + 1), 0.125, 0.0625, 0.03125)
         writer.add("participation", t, np.array([t % 7, (t + 3) % 7]), np.array([0.25, 0.75]), 2.5)
 
 

@@ -195,6 +195,7 @@ def test_nan_equals_nan_and_zero_has_a_sign(run):
         ("train", "wall_time_s"),
         ("train", "compute_time_s"),
         ("train", "comm_time_s"),
+        ("train", "idle_time_s"),
         ("eval", "wall_time_s"),
     ],
 )

@@ -102,3 +102,37 @@ def test_surplus_goes_to_the_least_loaded(case):
     borrowers = np.unique(trainers[trainers != owners])
     if len(borrowers):
         assert after[borrowers].max() <= after.min() + 1
+
+
+@st.composite
+def unequal(draw) -> tuple[np.ndarray, int, np.ndarray]:
+    """Owners, the number of ranks, and costs that differ."""
+    owners, num_ranks = draw(owned())
+    costs = draw(st.lists(st.integers(0, 500), min_size=len(owners), max_size=len(owners)))
+    return owners, num_ranks, np.array(costs, np.int64)
+
+
+@given(unequal())
+@settings(deadline=None)
+def test_no_rank_is_far_above_the_even_share_of_the_costs(case):
+    """By cost, the busiest rank has at most the even share plus the longest one (Graham's bound)."""
+    owners, num_ranks, costs = case
+    trainers = assign(owners, num_ranks, costs)
+    assert ((trainers >= 0) & (trainers < num_ranks)).all()
+    if len(costs) and costs.min() != costs.max():
+        load = np.bincount(trainers, weights=costs, minlength=num_ranks)
+        assert load.max() <= costs.sum() / num_ranks + costs.max() + 1
+
+
+def test_the_longest_goes_first():
+    """One long client and many short ones: the long one has a rank almost to itself."""
+    owners, costs = np.zeros(9, np.int64), np.array([1, 1, 1, 1, 80, 20, 20, 20, 20])
+    trainers = assign(owners, 2, costs)
+    load = np.bincount(trainers, weights=costs, minlength=2)
+    assert load.max() <= 84
+
+
+def test_equal_costs_change_nothing():
+    """Costs that are all the same give the plan by count."""
+    owners = np.array([0, 0, 0, 1, 2, 2, 2, 2])
+    assert assign(owners, 3, np.full(8, 16)).tolist() == assign(owners, 3).tolist()

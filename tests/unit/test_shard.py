@@ -23,6 +23,7 @@ from fedmpi.data.shard import (
     _owned_rows,
     owned_clients,
     random_crop_flip,
+    stratified,
 )
 from tests.conftest import minibatches
 
@@ -406,3 +407,17 @@ def test_client_without_samples_has_size_zero(config):
     assert [data.size(client) for client in (0, 2)] == [2, 3]
     assert draw(data, 2, 0, 1) == [members(sizes, 2)]
     assert shard(config, sizes, rank=1, size=2).size(3) == 0
+
+
+@pytest.mark.parametrize("count", [1, 10, 37, 100, 999, 1000, 5000])
+def test_a_subset_has_every_label_in_its_share(count):
+    """A stratified subset holds each label as often as its share, give or take one; no sample twice."""
+    labels = np.random.default_rng(1).choice(4, 1000, p=[0.5, 0.3, 0.15, 0.05])
+    rows = stratified(labels, count, seed=3)
+    assert len(rows) == min(count, 1000)
+    assert (np.diff(rows) > 0).all()
+    share = np.bincount(labels, minlength=4) * len(rows) / 1000
+    assert (np.abs(np.bincount(labels[rows], minlength=4) - share) <= 1).all()
+    np.testing.assert_array_equal(rows, stratified(labels, count, seed=3))
+    if 10 <= count < 1000:
+        assert not np.array_equal(rows, stratified(labels, count, seed=4))

@@ -36,6 +36,7 @@ LAYOUT = {
         "wall_time_s": ("f", "s"),
         "compute_time_s": ("f", "s"),
         "comm_time_s": ("f", "s"),
+        "idle_time_s": ("f", "s"),
     },
     "eval": {
         "round": ("i", "rounds"),
@@ -155,6 +156,7 @@ TRAIN = {
     "wall_time_s": [0.25, 0.5, 0.75, 1.0, 1.25, 1.5],
     "compute_time_s": [0.125] * 6,
     "comm_time_s": [0.0625] * 6,
+    "idle_time_s": [0.03125] * 6,
 }
 EVAL = {
     "round": [0, 3, 6],
@@ -253,7 +255,7 @@ def test_snapshots_are_copies(tmp_path):
 def test_round_without_participants(tmp_path):
     """A round without clients has a row in /train and none in /participation."""
     writer = create_run(tmp_path / "run.h5")
-    writer.add("train", 0, 0, 0.0, False, 0.1, 0.0, 0.0)
+    writer.add("train", 0, 0, 0.0, False, 0.1, 0.0, 0.0, 0.0)
     writer.add("participation", 0, np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
     writer.flush(INITIAL)
     run = load_run(tmp_path / "run.h5")
