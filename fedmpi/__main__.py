@@ -55,6 +55,20 @@ def make_parser() -> argparse.ArgumentParser:
     verify.add_argument("--ranks", type=_rank_list, default=[1, 2, 3], help="such as 1,2,3")
     _add_set(verify)
 
+    bench = commands.add_parser("bench", help="the speed figures, each a ratio taken in one run")
+    bench.add_argument("--quick", action="store_true", help="fewer turns: under two minutes")
+    bench.add_argument("--ranks", type=_positive, default=2, help="ranks to start (default: 2)")
+    bench.add_argument(
+        "--only", type=_names, metavar="NAME,...", help="of fashion, cifar, logistic, roofline, clients"
+    )
+    bench.add_argument("--json", metavar="FILE", help="write the figures there")
+    bench.add_argument("--plot", metavar="FIG.png", help="draw scaling in ranks and in clients")
+    bench.add_argument(
+        "--project-ranks", type=_rank_list, metavar="16,64,256", help="extrapolate by an alpha-beta model"
+    )
+    bench.add_argument("--latency-us", type=float, default=2.0, help="of a message between nodes")
+    bench.add_argument("--bandwidth-gbs", type=float, default=12.0, help="of a link between nodes, GB/s")
+
     diff = commands.add_parser("diff", help="how two runs differ, and where they part")
     diff.add_argument("run", metavar="A.h5")
     diff.add_argument("other", metavar="B.h5")
@@ -91,6 +105,10 @@ def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer >= 1")
     return int(text)
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
 
 
 def _rank_list(text: str) -> list[int]:
@@ -130,6 +148,10 @@ def _dispatch(args: argparse.Namespace) -> int:
         from fedmpi.commands.verify import verify
 
         return verify(args.config, args.set, args.ranks)
+    if args.command == "bench":
+        from fedmpi.commands.bench import bench
+
+        return bench(args)
     if args.command == "diff":
         from fedmpi.commands.verify import diff
 
