@@ -22,7 +22,8 @@ from fedmpi.timing import Stopwatch
 
 _WAVE_BYTES = 1 << 28
 _FEWEST, _MOST = 16, 4096
-_HEAD = 64  # numbers of the first collective: six of its own, then the values of up to 58 clients
+_HEAD = 64  # numbers of the first collective: a few notes, then the values of up to 57 clients
+_NOTES = 7
 
 
 class NonFiniteUpdateError(Exception):
@@ -37,11 +38,12 @@ class NonFiniteUpdateError(Exception):
 class Reduced:
     """What all ranks know after a reduction."""
 
-    weighted_sum: np.ndarray
+    sums: dict[str, np.ndarray]  # "weighted_sum", and those of the method's own
     update_max: np.ndarray  # largest magnitude in each client's update
     compute_time: float  # of the slowest rank
     idle_time: float  # waiting for the slowest rank, mean over ranks
     stop: int  # 0, or why a rank wants to stop
+    checkpoint: bool  # whether rank 0 wants one after this round
 
 
 def wave_size(num_params: int) -> int:
@@ -87,7 +89,7 @@ class WeightedSum:
         weights: np.ndarray,
         mine: np.ndarray,
         compute_time: float,
-        stop: int,
+        wishes: tuple[int, bool],
         clock: Stopwatch,
     ) -> Reduced:
         """Collective. The sum of q * update over all `clients`, and what else the ranks share.
@@ -96,7 +98,9 @@ class WeightedSum:
         """
         updates, own_weights = self._updates[: len(mine)], weights[mine].tolist()
         with clock("idle"):  # the time until the slowest rank arrives
-            peaks, slowest, stop = self._agree(clients, weights, mine, updates, compute_time, stop)
+            notes = np.array([compute_time, *wishes])
+            peaks, notes = self._agree(clients, weights, mine, updates, notes)
+            slowest, stop, checkpoint = float(notes[0]), int(notes[1]), bool(notes[2])
         with clock("reduction"):
             exponent = exact.common_exponent(float((weights * peaks).max(initial=0)), len(clients))
             self._total.zero_()
@@ -107,8 +111,29 @@ class WeightedSum:
                 torch.cuda.synchronize()
             self._comm.sum_in_place(total if self._on_device else total.numpy())
             idle = slowest - 1e-9 * int(total[-1]) / self._comm.size
-            weighted_sum = exact.to_float(total[:-1], exponent).cpu().numpy()
-            return Reduced(weighted_sum, peaks, slowest, max(idle, 0.0), stop)
+            sums = {"weighted_sum": exact.to_float(total[:-1], exponent).cpu().numpy()}
+            return Reduced(sums, peaks, slowest, max(idle, 0.0), stop, checkpoint)
+
+    def total(self, rows: Tensor, clients: np.ndarray, mine: np.ndarray) -> np.ndarray:
+        """Collective. The sum over all `clients` of one vector each, without weights.
+
+        `rows` are those of `clients[mine]`; they may be more precise than the updates.
+        """
+        peaks = np.zeros(len(clients))
+        if len(rows):
+            peaks[mine] = rows.abs().amax(dim=1).double().cpu().numpy()
+        peaks[~np.isfinite(peaks)] = np.inf
+        peaks = self._comm.maximum(peaks)
+        if not np.isfinite(peaks).all():
+            raise NonFiniteUpdateError(int(clients[~np.isfinite(peaks)][0]))
+        exponent = exact.common_exponent(float(peaks.max(initial=0)), len(clients))
+        part = torch.zeros(self._updates.shape[1], dtype=torch.int64, device=rows.device)
+        exact.add_contributions(part, rows, [1.0] * len(rows), exponent)
+        part = part if self._on_device else part.cpu()
+        if self._on_device:
+            torch.cuda.synchronize()
+        self._comm.sum_in_place(part if self._on_device else part.numpy())
+        return exact.to_float(part, exponent).cpu().numpy()
 
     def _agree(
         self,
@@ -116,10 +141,9 @@ class WeightedSum:
         weights: np.ndarray,
         mine: np.ndarray,
         updates: Tensor,
-        compute_time: float,
-        stop: int,
-    ) -> tuple[np.ndarray, float, int]:
-        """Collective. Every client's largest |update|, the slowest rank's time, a reason to stop or 0.
+        notes: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Collective. Every client's largest |update|, and the largest of each note over ranks.
 
         Trouble on any rank is raised on all.
         """
@@ -130,17 +154,17 @@ class WeightedSum:
         peaks[~np.isfinite(peaks)] = np.inf  # a nan would be lost in the maximum
         # Of fixed length, so that even ranks that disagree on who takes part can compare notes.
         head = np.zeros(_HEAD)
-        head[:6] = plan, -plan, count, -count, compute_time, stop
-        fits = count <= _HEAD - 6
+        head[:_NOTES] = plan, -plan, count, -count, *notes
+        fits = count <= _HEAD - _NOTES
         if fits:
-            head[6 : 6 + count] = peaks
+            head[_NOTES : _NOTES + count] = peaks
         shared = self._comm.maximum(head)
         if shared[0] != -shared[1] or shared[2] != -shared[3]:
             raise UserError.on_all_ranks(
                 "the ranks disagree on who takes part: participation.availability must be a pure "
                 "function of its arguments; draw random numbers from its seed and t only"
             )
-        peaks = shared[6 : 6 + count] if fits else self._comm.maximum(peaks)
+        peaks = shared[_NOTES : _NOTES + count] if fits else self._comm.maximum(peaks)
         if not np.isfinite(weights * peaks).all():
             raise NonFiniteUpdateError(int(clients[~np.isfinite(weights * peaks)][0]))
-        return peaks, float(shared[4]), int(shared[5])
+        return peaks, shared[4:_NOTES]

@@ -18,6 +18,9 @@ from fedmpi.data.shard import ClientData, Work
 from fedmpi.engines import Gradients, is_capturable
 from fedmpi.engines.cuda_graph import Recordings
 from fedmpi.errors import ClientError
+from fedmpi.methods import Method, Round
+from fedmpi.methods.base import Local
+from fedmpi.params import aligned_rows
 
 
 class LocalTrainer:
@@ -29,6 +32,7 @@ class LocalTrainer:
         data: ClientData,
         start: Tensor,
         *,
+        clip_norm: float | None = None,
         reseed: bool = False,
         after_step: Callable[[], None] = lambda: None,
     ) -> None:
@@ -37,22 +41,28 @@ class LocalTrainer:
         self._gradients = gradients
         self._reseed = reseed  # a user's model may draw random numbers, in dropout for example
         self._after_step = after_step
+        self._clip_norm = clip_norm
         self._records = is_capturable(start.device, is_random=reseed, in_groups=gradients.group_size > 1)
         self._recordings = Recordings()
 
     def train(
-        self, updates: Tensor, works: Sequence[Work], t: int, local_steps: int, local_lr: float
+        self, local: Local, works: Sequence[Work], method: Method, round: Round, local_steps: int
     ) -> None:
-        """Write each client's update of round t into its row of `updates`. `self.start` holds x_t."""
-        updates.zero_()
+        """Write each client's update of a round into its row of local["update"]. `self.start` holds x_t.
+
+        A method's other entries of `local` change as it says.
+        """
+        local["update"].zero_()
         for rows, group in self._groups(works):
             try:
                 if self._reseed:
                     torch.manual_seed(rng.integer(self.data.seed, "model", group[0].client, group[0].drawn))
-                self._train_group(updates[rows], group, local_steps, local_lr)
+                self._train_group(rows_of(local, rows), group, method, local_steps, round.local_lr)
             except Exception as error:
                 who = ", ".join(str(work.client) for work in group)
-                raise ClientError(f"round {t}, client {who}: {type(error).__name__}: {error}") from error
+                raise ClientError(
+                    f"round {round.t}, client {who}: {type(error).__name__}: {error}"
+                ) from error
 
     def _groups(self, works: Sequence[Work]) -> Iterator[tuple[slice, Sequence[Work]]]:
         """Neighbours with minibatches of the same size; a client without samples has a zero gradient."""
@@ -66,18 +76,46 @@ class LocalTrainer:
             begin = end
 
     def _train_group(
-        self, updates: Tensor, group: Sequence[Work], local_steps: int, local_lr: float
+        self, local: Local, group: Sequence[Work], method: Method, local_steps: int, local_lr: float
     ) -> None:
-        local_params = self._gradients.local_params(len(group))
-        add_gradient = self._gradients.adder(updates)
-
-        def step(inputs: Tensor, labels: Tensor) -> None:
-            # y = x + update; then update -= gamma * gradient at y.
-            torch.add(self.start, updates, out=local_params)
-            add_gradient(inputs, labels, -local_lr)
-
+        step = self._make_step(local, method, local_lr)
         for number, minibatch in enumerate(self.data.minibatches(group, local_steps)):
-            if number == 0 and self._records:
-                step = self._recordings.get(step, updates, minibatch, local_lr)
+            if number == 0 and self._records and not method.steps_by_itself:
+                step = self._recordings.get(step, local["update"], minibatch, local_lr)
             step(*minibatch)
             self._after_step()
+
+    def _make_step(self, local: Local, method: Method, local_lr: float) -> Callable[[Tensor, Tensor], None]:
+        """One local step of a group: y = x + update; then update -= gamma * gradient at y."""
+        update = local["update"]
+        local_params = self._gradients.local_params(len(update))
+        if not method.steps_by_itself and self._clip_norm is None:
+            add_gradient = self._gradients.adder(update)
+
+            def step(inputs: Tensor, labels: Tensor) -> None:
+                torch.add(self.start, update, out=local_params)
+                add_gradient(inputs, labels, -local_lr)
+
+            return step
+
+        gradient = aligned_rows(len(update), update.shape[1], update)
+        add_gradient = self._gradients.adder(gradient)
+
+        def step_by_method(inputs: Tensor, labels: Tensor) -> None:
+            torch.add(self.start, update, out=local_params)
+            add_gradient(inputs, labels, 1.0)
+            if self._clip_norm is not None:
+                norms = gradient.norm(dim=1, keepdim=True)
+                gradient.mul_((self._clip_norm / norms).clamp_(max=1.0))
+            if method.steps_by_itself:
+                method.step(local, gradient, local_lr)
+            else:
+                update.add_(gradient, alpha=-local_lr)
+            gradient.zero_()
+
+        return step_by_method
+
+
+def rows_of(local: Local, rows: slice) -> Local:
+    """The entries of some clients; what the server sent is for all of them."""
+    return {name: value if name.startswith("server_") else value[rows] for name, value in local.items()}

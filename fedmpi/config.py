@@ -15,9 +15,13 @@ DATASETS = ("fashion-mnist", "cifar-10", "fashion-mini", "synthetic", "quadratic
 PARTITIONS = ("iid", "majority-label", "dirichlet", "classes-per-client", "natural")
 MODELS = ("cnn-fashion", "cnn-cifar", "logistic", "mlp", "quadratic")
 AVAILABILITIES = ("always", "periodic", "trace")
-SELECTIONS = ("all", "uniform", "permutation", "schedule")
+SELECTIONS = ("all", "uniform", "permutation", "least-recent", "schedule")
 WEIGHTINGS = ("equal", "all")
-METHODS = ("fedavg",)
+METHODS = (
+    "fedavg", "wait-minibatch", "wait-full", "mifa", "fedlaavg", "fedau", "fedvarp", "scaffold",
+    "amplified-scaffold", "fedprox", "fedadam", "fedyogi", "fedavgm", "focus",
+)  # fmt: skip
+LR_SCHEDULES = ("constant", "step", "inverse")
 
 REQUIRED = object()
 
@@ -127,7 +131,7 @@ class ParticipationConfig:
         None, "trace: rounds after which it repeats; default: never", at_least=1
     )
     selection: str = option("all", "who is taken of the available", choices=SELECTIONS)
-    clients_per_round: int | None = option(None, "S, for uniform and permutation", at_least=1)
+    clients_per_round: int | None = option(None, "S, for uniform, permutation and least-recent", at_least=1)
     weighting: str = option("equal", "q: 1/participants, or 1/N", choices=WEIGHTINGS)
     schedule: str | None = option(None, "schedule: file of round, client, weight (.csv or .h5)")
 
@@ -136,7 +140,7 @@ class ParticipationConfig:
 class AlgorithmConfig:
     """[algorithm] How clients and server move."""
 
-    name: str = option("fedavg", "method", choices=METHODS)
+    name: str = option("fedavg", "method", choices=METHODS, or_function=True)
     local_lr: float = option(REQUIRED, "gamma, local step size", above=0)
     local_steps: int = option(REQUIRED, "I, local iterations", at_least=1)
     engine: str = option(
@@ -145,6 +149,24 @@ class AlgorithmConfig:
     batch_size: int = option(16, "minibatch; 0 = the client's full data", at_least=0)
     amplification: float = option(1.0, "eta; 1 = off, below 1 damps", above=0)
     amplify_every: int = option(1, "P, rounds between amplifications", at_least=1)
+    lr_schedule: str = option("constant", "gamma over rounds after the warm-up", choices=LR_SCHEDULES)
+    lr_halve_every: int | None = option(None, "step: rounds after which gamma is halved", at_least=1)
+    clip_norm: float | None = option(None, "gradients longer than this are cut to it", above=0)
+    server_lr: float | None = option(
+        None, "scales what a round adds to x; default: 1, fedadam and fedyogi 0.1", above=0
+    )
+    server_momentum: float | None = option(
+        None, "beta of x's momentum; default: 0, fedavgm 0.9", at_least=0, at_most=1
+    )
+    wait_rounds: int | None = option(
+        None, "wait-*: rounds of a cycle; default: that of periodic availability", at_least=1
+    )
+    warm_start: bool = option(True, "mifa: x waits until every client was seen once")
+    cutoff: int | None = option(None, "fedau: K, longest interval recorded; default: none", at_least=1)
+    mu: float = option(0.01, "fedprox: pull towards x", at_least=0)
+    beta1: float = option(0.9, "fedadam, fedyogi: of the first moment", at_least=0, at_most=1)
+    beta2: float = option(0.99, "fedadam, fedyogi: of the second moment", at_least=0, at_most=1)
+    tau: float = option(1e-3, "fedadam, fedyogi: added to the root", above=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,11 +197,21 @@ class Config:
         """gamma of round t."""
         if self.warmup and t < self.warmup.num_rounds:
             return self.warmup.local_lr
-        return self.algorithm.local_lr
+        since, options = t - self.warmup_rounds, self.algorithm
+        if options.lr_schedule == "step":
+            return options.local_lr * 0.5 ** (since // options.lr_halve_every)
+        if options.lr_schedule == "inverse":
+            return options.local_lr / (since + 1)
+        return options.local_lr
 
     def amplification(self, t: int) -> float:
         """eta of round t."""
         return 1.0 if t < self.warmup_rounds else self.algorithm.amplification
+
+    def plain(self) -> Config:
+        """The same experiment with plain FedAvg, as in the warm-up."""
+        options = replace(self.algorithm, name="fedavg", server_lr=None, server_momentum=None)
+        return replace(self, algorithm=options)
 
     def with_engine(self, engine: str) -> Config:
         """The same experiment with `algorithm.engine` decided."""

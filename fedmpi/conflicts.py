@@ -59,6 +59,8 @@ def conflicts(config: Config) -> Iterator[tuple[str, str]]:
     if run.cuda_aware and run.device == "cpu":
         yield "run.cuda_aware", 'true needs run.device = "auto" or "cuda", it is "cpu"'
 
+    yield from _method_conflicts(config)
+
     # Participation.
     num_clients = data.num_clients
     if who.availability == "periodic":
@@ -72,7 +74,7 @@ def conflicts(config: Config) -> Iterator[tuple[str, str]]:
             yield "participation.num_groups", f"{who.num_groups} groups for {num_clients} clients"
     if who.availability == "trace" and who.trace is None:
         yield "participation.trace", 'missing; availability = "trace" needs a .csv or .h5 file'
-    if who.selection in ("uniform", "permutation"):
+    if who.selection in ("uniform", "permutation", "least-recent"):
         if who.clients_per_round is None:
             yield (
                 "participation.clients_per_round",
@@ -99,6 +101,37 @@ def conflicts(config: Config) -> Iterator[tuple[str, str]]:
             )
 
 
+def _method_conflicts(config: Config) -> Iterator[tuple[str, str]]:
+    options, who = config.algorithm, config.participation
+    if options.name.startswith("wait-") and wait_rounds(config) is None:
+        yield (
+            "algorithm.wait_rounds",
+            f'missing; "{options.name}" needs the rounds of a cycle; expected an integer >= 1, '
+            'or participation.availability = "periodic"',
+        )
+    if options.name == "fedlaavg" and who.selection != "least-recent":
+        yield (
+            "participation.selection",
+            f'"{who.selection}": algorithm.name = "fedlaavg" takes the clients absent for longest; '
+            'expected "least-recent"',
+        )
+    if options.lr_schedule == "step" and options.lr_halve_every is None:
+        yield (
+            "algorithm.lr_halve_every",
+            'missing; lr_schedule = "step" needs it; expected an integer >= 1',
+        )
+
+
+def wait_rounds(config: Config) -> int | None:
+    """Rounds of a cycle for wait-*: `algorithm.wait_rounds`, or those of periodic availability."""
+    who = config.participation
+    if config.algorithm.wait_rounds is not None:
+        return config.algorithm.wait_rounds
+    if who.num_groups and who.rounds_per_group:
+        return who.num_groups * who.rounds_per_group
+    return None
+
+
 def _quadratic_conflicts(config: Config) -> Iterator[tuple[str, str]]:
     data, model = config.data, config.model
     if data.centers is None:
@@ -119,6 +152,10 @@ def _quadratic_conflicts(config: Config) -> Iterator[tuple[str, str]]:
 def unused_keys(config: Config) -> list[str]:
     """Keys set away from their default that this combination does not read, one sentence each."""
     data, who = config.data, config.participation
+    method = config.algorithm.name
+    if ":" in method:  # a user's own method may read any key
+        method = "amplified-scaffold"
+    amplifies = config.algorithm.amplification != 1
     needs = [
         ("data", "similarity", data.partition == "majority-label"),
         ("data", "alpha", data.partition == "dirichlet"),
@@ -138,10 +175,16 @@ def unused_keys(config: Config) -> list[str]:
         ),
         ("participation", "trace", who.availability == "trace"),
         ("participation", "trace_period", who.availability == "trace"),
-        ("participation", "clients_per_round", who.selection in ("uniform", "permutation")),
+        ("participation", "clients_per_round", who.selection in ("uniform", "permutation", "least-recent")),
         ("participation", "schedule", who.selection == "schedule"),
         ("participation", "weighting", who.selection != "schedule"),
-        ("algorithm", "amplify_every", config.algorithm.amplification != 1),
+        ("algorithm", "amplify_every", amplifies or method == "amplified-scaffold"),
+        ("algorithm", "lr_halve_every", config.algorithm.lr_schedule == "step"),
+        ("algorithm", "wait_rounds", method.startswith("wait-")),
+        ("algorithm", "warm_start", method == "mifa"),
+        ("algorithm", "cutoff", method == "fedau"),
+        ("algorithm", "mu", method == "fedprox"),
+        *(("algorithm", key, method in ("fedadam", "fedyogi")) for key in ("beta1", "beta2", "tau")),
     ]
     notes = []
     for section, key, used in needs:

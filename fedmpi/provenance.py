@@ -22,7 +22,7 @@ def describe_job(comm: Comm, config: Config, device: Any) -> dict[str, Any]:
     return {
         "config": config.to_toml(),
         "creator": f"fedmpi {fedmpi.__version__}",
-        "run_id": uuid.uuid4().hex,
+        "run_id": comm.on_root(lambda: uuid.uuid4().hex),
         "created_utc": created,
         "seed": config.run.seed,
         "num_ranks": comm.size,

@@ -31,17 +31,25 @@ class Recorder:
         """Rows of a table; they reach the disk with the next flush."""
         self._writer.add(table, *values)
 
+    def checkpoint_due(self, completed: int) -> bool:
+        """Whether a checkpoint is to be written after so many rounds: by their number, or by time."""
+        run = self._config
+        minutes = (time.monotonic() - self._last_checkpoint) / 60
+        return minutes > run.checkpoint_minutes > 0 or is_due(completed, run.checkpoint_every)
+
     def after_round(
-        self, completed: int, global_params: np.ndarray, make: Callable[[dict], Checkpoint]
+        self,
+        completed: int,
+        global_params: np.ndarray,
+        make: Callable[[dict], Checkpoint],
+        *,
+        checkpoint: bool,
     ) -> None:
         """Keep x_t and write results or a checkpoint, as far as they are due."""
-        run = self._config
-        if is_due(completed, run.record_params_every):
+        if is_due(completed, self._config.record_params_every):
             self._writer.add_snapshot(completed, global_params)
-        minutes = (time.monotonic() - self._last_checkpoint) / 60
-        by_time = minutes > run.checkpoint_minutes > 0
         with self._clock("output"):
-            if completed and (by_time or is_due(completed, run.checkpoint_every)):
+            if checkpoint:
                 self._checkpoint(global_params, make)
             else:
                 self._writer.flush_if_due(global_params)

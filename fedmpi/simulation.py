@@ -7,32 +7,30 @@ a rank without work contributes zeros. Only rank 0 accumulates, amplifies and wr
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from fedmpi.aggregate import NonFiniteUpdateError, Reduced, WeightedSum, wave_size
-from fedmpi.client import LocalTrainer
+from fedmpi.aggregate import NonFiniteUpdateError
 from fedmpi.config import Config
-from fedmpi.data.shard import Work, load_shards
-from fedmpi.engines import choose_engine, make_gradients
+from fedmpi.data.shard import load_shards
+from fedmpi.engines import choose_engine
 from fedmpi.engines.layout import speed_up
 from fedmpi.evaluate import evaluate
-from fedmpi.lending import Loans
-from fedmpi.methods import ServerState, make_method
+from fedmpi.methods import Method, Round, ServerState, make_method
 from fedmpi.models import MODELS, build_model
 from fedmpi.mpi import Comm
 from fedmpi.params import FlatModel
 from fedmpi.participation import make_participation
-from fedmpi.plan import assign
 from fedmpi.recorder import Recorder, is_due
 from fedmpi.stopping import StopRequest
-from fedmpi.storage.checkpoint import Checkpoint
+from fedmpi.storage.checkpoint import Checkpoint, read_part, write_part
 from fedmpi.storage.schema import DIVERGED, DONE, STOPPED
 from fedmpi.terminal import Progress
 from fedmpi.timing import Stopwatch, peak_memory_mb
+from fedmpi.training import Training
 
 
 class Simulation:
@@ -45,7 +43,9 @@ class Simulation:
         self.comm = comm
         self.config = config
         self.recorder: Recorder | None = None  # on rank 0, once results are to be written
+        self.path: Path | None = None  # of the result file, on all ranks
         self.run_id = ""
+        self._checkpoint_due = False  # the same on all ranks after a round
         self.completed = 0  # rounds
         self.stop = stop or StopRequest()
         self.stop_code = 0  # the same on all ranks after a round
@@ -64,25 +64,16 @@ class Simulation:
         )
         # Fixed from here on: a run that goes on elsewhere must not choose again.
         self.config = config = config.with_engine(self.engine.name)
-        gradients = make_gradients(self.engine, self.model)
-        self.loans = Loans(comm, clients)
-        self.trainer = LocalTrainer(
-            gradients, clients, self.model.values, reseed=is_random, after_step=self.loans.keep_moving
+        # The warm-up is plain FedAvg, whatever comes after it.
+        self.warmup_method = Method(config.plain(), self.data.partition.num_clients)
+        self.method = comm.where(True, lambda: make_method(config, self.data.partition.num_clients))
+        self.training = Training(
+            comm, config, self.model, self.engine, clients, self.data, self.method.tables, self.clock
         )
-        self.weighted_sum = WeightedSum(
-            comm,
-            self.model.num_params,
-            self.model.values.dtype,
-            device,
-            on_device=config.run.cuda_aware,
-        )
-        self.wave_size = wave_size(self.model.num_params)
-        self.minibatches_drawn = np.zeros(self.data.partition.num_clients, np.int64)
 
         # x_0 is rank 0's: a model function of the user's own may draw what it likes.
         initial = self.model.initial.copy()
         comm.broadcast(initial)
-        self.method = make_method(config)
         self.state = self.method.init(initial)
 
     def _build_model(self, device: torch.device) -> FlatModel:
@@ -94,10 +85,14 @@ class Simulation:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take up the state of a checkpoint; the same on every rank, but for u, which is rank 0's."""
         self.completed = checkpoint.completed
-        self.state = ServerState(checkpoint.global_params, checkpoint.accumulated, checkpoint.anchor_round)
-        self.minibatches_drawn = checkpoint.minibatches_drawn
+        self.state = ServerState(
+            checkpoint.global_params, checkpoint.accumulated, checkpoint.anchor_round, checkpoint.method
+        )
+        for rank in range(checkpoint.parts):
+            self.training.memory.load(read_part(self.path, checkpoint, rank), self.comm.rank)
+        self.training.minibatches_drawn = checkpoint.minibatches_drawn
         self.participation.restore(checkpoint.completed, checkpoint.participation)
-        self.clock = Stopwatch(offset=checkpoint.wall_time_s)
+        self.clock.offset = checkpoint.wall_time_s
 
     def digests(self) -> dict[str, str]:
         """What must be the same when a run goes on."""
@@ -110,8 +105,9 @@ class Simulation:
     def _make_checkpoint(self, rows: dict[str, int]) -> Checkpoint:
         return Checkpoint(
             self.run_id, self.completed, self.state.anchor_round, rows, self.clock.elapsed, self.digests(),
-            self.state.global_params, self.state.accumulated, self.minibatches_drawn,
-            self.participation.state(),
+            self.state.global_params, self.state.accumulated, self.training.minibatches_drawn,
+            self.participation.state(), dict(self.state.extras),
+            self.comm.size if self.method.tables else 0,
         )  # fmt: skip
 
     def run(self, progress: Progress) -> str:
@@ -138,99 +134,73 @@ class Simulation:
         self.phases = self.comm.gather(
             {**self.clock.seconds, "in all": self.clock.elapsed_here, "memory_mb": peak_memory_mb()}
         )
+        if status != DIVERGED:
+            self._write_parts()
         if self.recorder:
             self.recorder.finish(status, self.state.global_params, self._make_checkpoint, self.phases)
         return status
 
     def _record(self, progress: Progress) -> None:
         progress.show(self.completed)
+        if self._checkpoint_due:
+            self._write_parts()
         if self.recorder:
-            self.recorder.after_round(self.completed, self.state.global_params, self._make_checkpoint)
+            self.recorder.after_round(
+                self.completed, self.state.global_params, self._make_checkpoint,
+                checkpoint=self._checkpoint_due,
+            )  # fmt: skip
+
+    def _wants_checkpoint(self) -> bool:
+        return self.recorder is not None and self.recorder.checkpoint_due(self.completed + 1)
+
+    def _write_parts(self) -> None:
+        """Collective. What the clients remember, each rank its own, before the checkpoint that needs it."""
+        if self.method.tables and self.path is not None:
+            part = self.path, self.run_id, self.completed, self.comm.rank
+            self.comm.where(True, lambda: write_part(*part, self.training.memory.dump()))
 
     def round(self, t: int) -> None:
         """Collective. Round t of Algorithm 1: from x_t to x_{t+1}."""
         comm_before = self._comm_seconds()
 
+        method = self.warmup_method if t < self.config.warmup_rounds else self.method
+
         # Who takes part, and with what weight: the same answer on every rank.
         clients, weights = self.participation.weights(t)
+        clients, weights = method.participants(self.state, t, clients, weights)
+        round = Round(t, clients, weights, self.config.local_lr(t))
 
         # Lines 3-8: participants take I local steps from x_t; their updates are summed over all ranks.
-        reduced = self._train_clients(t, clients, weights)
+        wishes = self.stop.code, self._wants_checkpoint()
+        reduced = self.training.train(method, self.state, round, wishes)
 
-        # Line 9: x_{t+1} = x_t + sum_n q_t^n Delta_t^n.
-        state = self.method.update(self.state, reduced.weighted_sum)
+        # Line 9: x_{t+1} = x_t + sum_n q_t^n Delta_t^n, or what another method makes of the round.
+        added, state = method.increment(self.state, replace(round, sums=reduced.sums))
+        state = method.update(state, added)
 
         # Line 10: u = u + sum_n q_t^n Delta_t^n.
         if self.comm.is_root:
-            state = self.method.accumulate(state, reduced.weighted_sum)
+            state = method.accumulate(state, added)
 
         # Lines 11-14: after P rounds x_{t+1} = x_{t+1} + (eta - 1) u, then t_0 = t + 1 and u = 0.
         is_amplification = False
-        if self.method.interval_ends(state, t):
+        if method.interval_ends(state, t):
             is_amplification = self.config.amplification(t) != 1
             if is_amplification and self.comm.is_root:
-                state = self.method.amplify(state, t)
+                state = method.amplify(state, t)
             if is_amplification:
                 with self.clock("reduction"):
                     self.comm.broadcast(state.global_params)
-            state = self.method.restart(state, t)
+            state = self.training.end_interval(method, method.restart(state, t))
         self.state = state
 
-        self.stop_code = reduced.stop
+        self.stop_code, self._checkpoint_due = reduced.stop, reduced.checkpoint
         if self.recorder:
-            norm = math.sqrt(np.square(reduced.weighted_sum).sum())
+            norm = math.sqrt(np.square(reduced.sums["weighted_sum"]).sum())
             communication = self._comm_seconds() - comm_before
             times = self.clock.elapsed, reduced.compute_time, communication, reduced.idle_time
             self.recorder.add("train", t, len(clients), norm, is_amplification, *times)
             self.recorder.add("participation", t, clients, weights, reduced.update_max)
-
-    def _train_clients(self, t: int, clients: np.ndarray, weights: np.ndarray) -> Reduced:
-        """Collective. The weighted sum of the updates of round t, in waves that bound the memory."""
-        self.trainer.start.copy_(torch.from_numpy(self.state.global_params))
-        parts = []
-        for first in range(0, max(len(clients), 1), self.wave_size):  # a round without clients too
-            wave = slice(first, first + self.wave_size)
-            parts.append(self._train_wave(t, clients[wave], weights[wave]))
-        self.minibatches_drawn[clients] += self.config.algorithm.local_steps
-        return Reduced(
-            sum(part.weighted_sum for part in parts),
-            np.concatenate([part.update_max for part in parts]),
-            sum(part.compute_time for part in parts),
-            sum(part.idle_time for part in parts),
-            max(part.stop for part in parts),
-        )
-
-    def _train_wave(self, t: int, clients: np.ndarray, weights: np.ndarray) -> Reduced:
-        """Collective. Each rank trains its part of the plan; then one exact sum over all ranks."""
-        # The plan is the same on every rank: owners train their own clients and lend the surplus.
-        owners = clients % self.comm.size
-        costs = self.data.costs(clients, self.config.algorithm.batch_size)
-        trainers = assign(owners, self.comm.size, costs)
-        mine = np.flatnonzero(trainers == self.comm.rank)
-        is_borrowed = owners[mine] != self.comm.rank
-        mine = np.concatenate([mine[~is_borrowed], mine[is_borrowed]])
-        updates = self.weighted_sum.buffers(len(mine))
-        works = [Work(n, int(self.minibatches_drawn[n])) for n in clients[mine].tolist()]
-        steps, local_lr = self.config.algorithm.local_steps, self.config.local_lr(t)
-        begin = time.perf_counter()
-        with self.clock("lending"):
-            self.loans.start(clients, trainers, self.minibatches_drawn, steps)
-
-        # Own clients first, while the samples of borrowed ones arrive; in groups, all at once.
-        num_own = len(mine) - int(is_borrowed.sum())
-        first = num_own if self.engine.name == "loop" else 0
-        with self.clock("local SGD"):
-            self.trainer.train(updates[:first], works[:first], t, steps, local_lr)
-        with self.clock("lending"):
-            works[num_own:] = [
-                replace(work, samples=self.loans.receive(work.client, steps)) for work in works[num_own:]
-            ]
-        with self.clock("local SGD"):
-            self.trainer.train(updates[first:], works[first:], t, steps, local_lr)
-        with self.clock("lending"):
-            self.loans.finish()
-        seconds = time.perf_counter() - begin
-        return self.weighted_sum.reduce(clients, weights, mine, seconds, self.stop.code, self.clock)
 
     def _evaluate_if_due(self, progress: Progress) -> None:
         """Collective. Evaluate x_t after `completed` rounds, if the config asks for it."""

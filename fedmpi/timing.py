@@ -13,7 +13,7 @@ class Stopwatch:
     """Seconds spent in named phases."""
 
     def __init__(self, offset: float = 0.0) -> None:
-        self._offset = offset  # the time of earlier legs of a run
+        self.offset = offset  # the time of earlier legs of a run
         self._begin = time.perf_counter()
         self.seconds: dict[str, float] = defaultdict(float)
 
@@ -33,7 +33,7 @@ class Stopwatch:
     @property
     def elapsed(self) -> float:
         """Seconds since the start of the run, earlier legs included."""
-        return self._offset + self.elapsed_here
+        return self.offset + self.elapsed_here
 
     @property
     def elapsed_here(self) -> float:

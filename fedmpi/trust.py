@@ -18,7 +18,7 @@ from fedmpi.errors import UserError
 
 def named_functions(config: Config) -> list[str]:
     """Functions of the user's own that a config names."""
-    names = (config.model.name, config.participation.availability)
+    names = (config.model.name, config.participation.availability, config.algorithm.name)
     return [name for name in names if ":" in name]
 
 

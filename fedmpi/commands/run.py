@@ -55,7 +55,7 @@ def run(config_path: str, out: str, overrides: Sequence[str], *, force: bool = F
         comm.where(comm.is_root, lambda: held.enter_context(writer_lock(path)))
         comm.where(comm.is_root, lambda: check_target(path, force=force))
 
-        simulation, attributes = prepare(comm, config, stop)
+        simulation, attributes = prepare(comm, config, path, stop)
         comm.where(comm.is_root, lambda: record_anew(path, attributes, simulation))
         status = carry_out(simulation, attributes, path)
     return _EXIT[status]
@@ -80,7 +80,8 @@ def resume(run_path: str, overrides: Sequence[str], *, trust: bool = False) -> i
                 print(_nothing_to_do(path, stored["status"], completed))
             return EXIT_DIVERGED if stored["status"] == DIVERGED else EXIT_DONE
 
-        simulation, attributes = prepare(comm, config, stop)
+        simulation, attributes = prepare(comm, config, path, stop)
+        simulation.run_id = stored["run_id"]
         comm.where(comm.is_root, lambda: _check_digests(simulation, checkpoint, stored))
         if checkpoint:
             simulation.restore(checkpoint)
@@ -90,7 +91,7 @@ def resume(run_path: str, overrides: Sequence[str], *, trust: bool = False) -> i
 
 
 def prepare(
-    comm: mpi.Comm, config: Config, stop: StopRequest | None = None
+    comm: mpi.Comm, config: Config, path: Path | None = None, stop: StopRequest | None = None
 ) -> tuple[Simulation, dict[str, Any]]:
     """Collective. Each rank loads its shard of the data and builds the model; and who they all are."""
     from fedmpi.device import choose_device  # here, since torch takes seconds to load
@@ -99,7 +100,9 @@ def prepare(
 
     device = comm.where(True, lambda: choose_device(config.run.device, comm.node_rank))
     simulation = Simulation(comm, config, device, stop)
-    return simulation, describe_job(comm, simulation.config, device)
+    attributes = describe_job(comm, simulation.config, device)
+    simulation.path, simulation.run_id = path, attributes["run_id"]
+    return simulation, attributes
 
 
 def carry_out(simulation: Simulation, attributes: dict[str, Any], path: Path) -> str:
@@ -132,7 +135,6 @@ def record_anew(path: Path, attributes: dict[str, Any], simulation: Simulation) 
     owners = clients % simulation.comm.size
     writer.add("clients", clients, data.partition.sizes, data.majority_labels, owners)
     writer.flush(simulation.state.global_params)
-    simulation.run_id = attributes["run_id"]
     simulation.recorder = Recorder(writer, simulation.config.run, simulation.clock)
 
 
@@ -154,7 +156,6 @@ def _record_on(
         "signature": _signature(simulation.config, run_id),
     }
     writer = RunWriter.reopen(path, rows, changed)
-    simulation.run_id = run_id
     simulation.recorder = Recorder(writer, simulation.config.run, simulation.clock)
 
 

@@ -68,7 +68,7 @@ def _run_on(comm: mpi.Comm, config: Config, count: int, folder: Path) -> Run | N
     some = comm.first(count)
     path = folder / f"{count}.h5"
     if some is not None:
-        simulation, attributes = prepare(some, config)
+        simulation, attributes = prepare(some, config, path)
         some.where(some.is_root, lambda: record_anew(path, attributes, simulation))
         if comm.is_root:
             print(f"{config.run.num_rounds:,} rounds on {count} rank{'s' * (count > 1)} ...", flush=True)

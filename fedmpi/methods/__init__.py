@@ -1,19 +1,36 @@
-"""What the server does with the weighted sum of the updates: one file per method.
-
-A method is a class whose functions take a frozen state and return a new one. It imports neither torch nor
-MPI, so it can be read and tested beside its paper.
-"""
+"""What clients and server do beyond plain local SGD: one file per method, variations of `base.Method`."""
 
 from __future__ import annotations
 
 from fedmpi.config import Config
-from fedmpi.methods.fedavg import GeneralizedFedAvg, ServerState
+from fedmpi.methods import (  # noqa: F401  they register themselves
+    adaptive,
+    fedau,
+    fedavg,
+    fedprox,
+    fedvarp,
+    focus,
+    mifa,
+    scaffold,
+    wait,
+)
+from fedmpi.methods.base import Method, Round, ServerState
+from fedmpi.methods.registry import METHODS, method
 
-METHODS = {"fedavg": GeneralizedFedAvg}
-
-__all__ = ["METHODS", "ServerState", "make_method"]
+__all__ = ["METHODS", "Method", "Round", "ServerState", "make_method", "method"]
 
 
-def make_method(config: Config) -> GeneralizedFedAvg:
-    """The method that `algorithm.name` names."""
-    return METHODS[config.algorithm.name](config)
+def make_method(config: Config, num_clients: int) -> Method:
+    """The method that `algorithm.name` names: a built-in one, or package.module:Class of the user's own."""
+    name = config.algorithm.name
+    if name in METHODS:
+        return METHODS[name](config, num_clients)
+    from fedmpi.errors import UserError
+    from fedmpi.plugins import import_function
+
+    kind = import_function(name, "algorithm.name")
+    if not (isinstance(kind, type) and issubclass(kind, Method)):
+        raise UserError(
+            f'config algorithm.name = "{name}": expected a class derived from fedmpi.methods.Method'
+        )
+    return kind(config, num_clients)

@@ -108,4 +108,36 @@ class Permutation:
         self._queue = order
 
 
-SELECTIONS = {"all": All, "uniform": Uniform, "permutation": Permutation}
+class LeastRecent:
+    """S of the available that took part longest ago, those who never did first; ties at random."""
+
+    def __init__(self, clients_per_round: int, num_clients: int, seed: int) -> None:
+        self._count = clients_per_round
+        self._seed = seed
+        self._last = np.full(num_clients, -1)
+
+    def select(self, t: int, available: np.ndarray, turn: int) -> np.ndarray:
+        """The S with the oldest last participation."""
+        chosen = available
+        if len(available) > self._count:
+            shuffled = rng.stream(self._seed, "selection", counter=t).permutation(available)
+            oldest = np.argsort(self._last[shuffled], kind="stable")[: self._count]
+            chosen = np.sort(shuffled[oldest])
+        self._last[chosen] = t
+        return chosen
+
+    def state(self) -> dict[str, np.ndarray]:
+        """When each client last took part."""
+        return {"last": self._last}
+
+    def restore(self, state: dict[str, np.ndarray], available: np.ndarray, turn: int) -> None:
+        """Go on."""
+        self._last = state["last"]
+
+
+SELECTIONS = {
+    "all": All,
+    "uniform": Uniform,
+    "permutation": Permutation,
+    "least-recent": LeastRecent,
+}

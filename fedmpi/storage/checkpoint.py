@@ -9,9 +9,10 @@ and a damaged newest one is passed over with a note. It holds numbers and text o
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from fedmpi.storage.files import read_sealed, replacing
 
 FORMAT = "fedmpi-checkpoint"
 FORMAT_VERSION = 1
+_PART_FORMAT = "fedmpi-checkpoint-part"
 _KEPT = 2
+_GROUPS = ("participation", "method")
 
 
 @dataclass(frozen=True)
@@ -40,15 +43,19 @@ class Checkpoint:
     accumulated: np.ndarray
     minibatches_drawn: np.ndarray  # by client
     participation: dict[str, np.ndarray]  # state of the selection
+    method: dict[str, np.ndarray] = field(default_factory=dict)  # the method's own, the same on all ranks
+    parts: int = 0  # files with what clients remember, one for each rank that wrote
 
     def _header(self) -> dict[str, Any]:
-        names = ("run_id", "completed", "anchor_round", "rows", "wall_time_s", "digests")
+        names = ("run_id", "completed", "anchor_round", "rows", "wall_time_s", "digests", "parts")
         return {name: getattr(self, name) for name in names}
 
     def _arrays(self) -> dict[str, np.ndarray]:
         names = ("global_params", "accumulated", "minibatches_drawn")
         own = {name: getattr(self, name) for name in names}
-        return own | {f"participation/{name}": value for name, value in self.participation.items()}
+        for group in _GROUPS:
+            own |= {f"{group}/{name}": value for name, value in getattr(self, group).items()}
+        return own
 
 
 def write_checkpoint(run_path: Path, checkpoint: Checkpoint) -> Path:
@@ -60,9 +67,41 @@ def write_checkpoint(run_path: Path, checkpoint: Checkpoint) -> Path:
         for name, array in arrays.items():
             file.create_dataset(name, data=array)
     for old in find_checkpoints(run_path)[_KEPT:]:
-        with contextlib.suppress(OSError):
-            old.unlink()
+        _remove(old)
     return path
+
+
+def write_part(
+    run_path: Path, run_id: str, completed: int, rank: int, arrays: dict[str, np.ndarray]
+) -> None:
+    """Store what the clients of one rank remember; before the checkpoint that counts the parts."""
+    with replacing(_part_path(run_path, completed, rank)) as file:
+        file.attrs.update(format=_PART_FORMAT, run_id=run_id)
+        for name, array in arrays.items():
+            file.create_dataset(name, data=array)
+
+
+def read_part(run_path: Path, checkpoint: Checkpoint, rank: int) -> dict[str, np.ndarray]:
+    """What `write_part` stored; a missing or damaged part is a UserError."""
+    path = _part_path(run_path, checkpoint.completed, rank)
+    data = read_sealed(path)
+    if data is None:
+        raise UserError(f"{path}: no part of a checkpoint, or cut off")
+    with h5py.File.in_memory(data) as file:
+        if file.attrs.get("format") != _PART_FORMAT or file.attrs.get("run_id") != checkpoint.run_id:
+            raise UserError(f"{path}: not a part of this run's checkpoint")
+        return {name: file[name][()] for name in _dataset_names(file)}
+
+
+def _part_path(run_path: Path, completed: int, rank: int) -> Path:
+    return run_path.with_name(f"{run_path.name}.checkpoint-{completed}.part-{rank}")
+
+
+def _remove(path: Path) -> None:
+    """A checkpoint and its parts."""
+    for part in [path, *path.parent.glob(f"{glob.escape(path.name)}.part-*")]:
+        with contextlib.suppress(OSError):
+            part.unlink()
 
 
 def find_checkpoints(run_path: Path) -> list[Path]:
@@ -79,7 +118,7 @@ def find_checkpoints(run_path: Path) -> list[Path]:
 def remove_checkpoints(run_path: Path) -> None:
     """Forget an earlier run's checkpoints, when its result file is to be overwritten."""
     for path in find_checkpoints(run_path):
-        path.unlink(missing_ok=True)
+        _remove(path)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -97,10 +136,16 @@ def read_checkpoint(path: Path) -> Checkpoint:
                 )
             header = str(file.attrs["header"])
             arrays = {name: file[name][()] for name in _dataset_names(file)}
-        prefix = "participation/"
-        state = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-        own = {k: v for k, v in arrays.items() if not k.startswith(prefix)}
-        return Checkpoint(**json.loads(header), **own, participation=state)
+        groups = {
+            group: {
+                name.removeprefix(f"{group}/"): array
+                for name, array in arrays.items()
+                if name.startswith(f"{group}/")
+            }
+            for group in _GROUPS
+        }
+        own = {name: array for name, array in arrays.items() if "/" not in name}
+        return Checkpoint(**json.loads(header), **own, **groups)
     except UserError:
         raise
     except Exception as error:  # not damaged, but not what this version writes
@@ -119,6 +164,8 @@ def newest_checkpoint(run_path: Path, run_id: str) -> tuple[Checkpoint | None, l
     for path in find_checkpoints(run_path):
         try:
             checkpoint = read_checkpoint(path)
+            for rank in range(checkpoint.parts):
+                read_part(run_path, checkpoint, rank)
         except UserError as error:
             notes.append(f"{error}; going back to an older one")
             continue

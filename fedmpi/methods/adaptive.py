@@ -1,0 +1,47 @@
+"""Adaptive server optimizers (Reddi et al., 2021) and server momentum, on d = sum_n q_n Delta_n."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedmpi.methods.base import Method, Round, ServerState, Vectors
+from fedmpi.methods.registry import method
+
+
+@method("fedavgm")
+class FedAvgM(Method):
+    """m <- beta m + d; x <- x + eta m: FedAvg with `server_momentum`, 0.9 if not given."""
+
+    default_momentum = 0.9
+
+
+@method("fedadam")
+class FedAdam(Method):
+    """m <- b1 m + (1 - b1) d; v <- b2 v + (1 - b2) d^2; x <- x + eta m / (sqrt v + tau)."""
+
+    default_server_lr = 0.1
+
+    def initial_extras(self, num_params: int) -> Vectors:
+        """m = 0, v = 0."""
+        return {"first_moment": np.zeros(num_params), "second_moment": np.zeros(num_params)}
+
+    def direction(self, state: ServerState, round: Round) -> tuple[np.ndarray, Vectors]:
+        """m / (sqrt v + tau)."""
+        options, d = self.config.algorithm, round.sums["weighted_sum"]
+        m = options.beta1 * state.extras["first_moment"] + (1 - options.beta1) * d
+        v = self.second_moment(state.extras["second_moment"], d * d)
+        return m / (np.sqrt(v) + options.tau), {"first_moment": m, "second_moment": v}
+
+    def second_moment(self, v: np.ndarray, squared: np.ndarray) -> np.ndarray:
+        """A running mean of d^2."""
+        beta2 = self.config.algorithm.beta2
+        return beta2 * v + (1 - beta2) * squared
+
+
+@method("fedyogi")
+class FedYogi(FedAdam):
+    """As FedAdam with v <- v - (1 - b2) d^2 sign(v - d^2)."""
+
+    def second_moment(self, v: np.ndarray, squared: np.ndarray) -> np.ndarray:
+        """Moves towards d^2 by at most (1 - b2) d^2."""
+        return v - (1 - self.config.algorithm.beta2) * squared * np.sign(v - squared)

@@ -1,0 +1,150 @@
+"""The server's part of Algorithm 1 (Wang & Ji, 2022), and the places where other methods differ from it.
+
+A method is a class that overrides a few of the functions below; each stands in a file of its own, small
+enough to read beside its paper. State is a frozen record that is passed, the same on all ranks; x, u and a
+method's own vectors are float64. What a client remembers between rounds lies with the rank that owns it
+(`tables`). Nothing here imports torch or MPI: `local` holds arrays that know +, * and in-place changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fedmpi.config import Config
+
+Vectors = dict[str, np.ndarray]
+Local = dict[str, Any]  # name -> (clients, num_params): "update", and the method's tables and scratch
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """x_t, u and t_0 of Algorithm 1, and what a method adds to them."""
+
+    global_params: np.ndarray
+    accumulated: np.ndarray
+    anchor_round: int
+    extras: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Round:
+    """What all ranks know of a round once its clients have trained."""
+
+    t: int
+    clients: np.ndarray
+    weights: np.ndarray
+    local_lr: float
+    # "weighted_sum" = sum_n q_n Delta_n, and the method's own `client_sums`; known after training.
+    sums: Vectors = field(default_factory=dict)
+
+
+class Method:
+    """Generalized FedAvg: eta = 1 is FedAvg, P = 1 is FedAvg with two-sided learning rates.
+
+    Options of all methods: `server_lr` scales what a round adds to x, `server_momentum` averages it.
+    """
+
+    tables: tuple[str, ...] = ()  # a vector each for every client, kept by its owner, zero at first
+    scratch: tuple[str, ...] = ()  # a vector each for every participant of a round, zero at its start
+    broadcasts: tuple[str, ...] = ()  # `extras` that clients need; "server_<name>" in `local`
+    client_sums: tuple[str, ...] = ()  # entries of `local` summed over participants, without weights
+    steps_by_itself = False  # whether `step` replaces update -= gamma * gradient
+    default_server_lr = 1.0
+    default_momentum = 0.0
+
+    def __init__(self, config: Config, num_clients: int) -> None:
+        options = config.algorithm
+        self.config = config
+        self.num_clients = num_clients
+        self.server_lr = options.server_lr if options.server_lr is not None else self.default_server_lr
+        self.momentum = (
+            options.server_momentum if options.server_momentum is not None else self.default_momentum
+        )
+
+    # --- Clients --------------------------------------------------------------------------------------
+
+    def participants(
+        self, state: ServerState, t: int, clients: np.ndarray, weights: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Who trains in round t and with what weight, given what participation says."""
+        return clients, weights
+
+    def uses_full_data(self, t: int) -> bool:
+        """Whether clients step on all their data in round t, instead of minibatches."""
+        return False
+
+    def step(self, local: Local, gradient: Any, local_lr: float) -> None:
+        """A local step, where `steps_by_itself`; y = x + local["update"]."""
+        raise NotImplementedError
+
+    def finish_clients(self, local: Local, round: Round) -> None:
+        """After the last local step: fill `client_sums` and renew `tables`, for some of the clients."""
+
+    # --- Server ---------------------------------------------------------------------------------------
+
+    def init(self, global_params: np.ndarray) -> ServerState:
+        """t_0 = 0, u = 0, and `extras` of zeros."""
+        extras = self.initial_extras(len(global_params))
+        if self.momentum:
+            extras["momentum"] = np.zeros_like(global_params)
+        return ServerState(global_params, np.zeros_like(global_params), 0, extras)
+
+    def initial_extras(self, num_params: int) -> Vectors:
+        """The method's own state, the same on all ranks."""
+        return {}
+
+    def direction(self, state: ServerState, round: Round) -> tuple[np.ndarray, Vectors]:
+        """What a round would add to x, and the extras that change: sum_n q_t^n Delta_t^n."""
+        return round.sums["weighted_sum"], {}
+
+    def increment(self, state: ServerState, round: Round) -> tuple[np.ndarray, ServerState]:
+        """What round t adds to x, and the state after it; nothing at all if nobody took part."""
+        if len(round.clients) == 0:
+            return np.zeros_like(state.global_params), state
+        direction, changed = self.direction(state, round)
+        added = direction if self.server_lr == 1 else self.server_lr * direction
+        if self.momentum:
+            added = changed["momentum"] = self.momentum * state.extras["momentum"] + added
+        return added, replace(state, extras={**state.extras, **changed}) if changed else state
+
+    def update(self, state: ServerState, added: np.ndarray) -> ServerState:
+        """x_{t+1} = x_t + sum_n q_t^n Delta_t^n."""
+        return replace(state, global_params=state.global_params + added)
+
+    def accumulate(self, state: ServerState, added: np.ndarray) -> ServerState:
+        """u = u + sum_n q_t^n Delta_t^n."""
+        return replace(state, accumulated=state.accumulated + added)
+
+    # --- Intervals of P rounds ------------------------------------------------------------------------
+
+    def interval_ends(self, state: ServerState, t: int) -> bool:
+        """t + 1 - t_0 = P; the warm-up is an interval of its own, without amplification."""
+        warmup = self.config.warmup_rounds
+        if t < warmup:
+            return t + 1 == warmup
+        return t + 1 - state.anchor_round == self.config.algorithm.amplify_every
+
+    def amplify(self, state: ServerState, t: int) -> ServerState:
+        """x_{t+1} = x_{t+1} + (eta - 1) u, with the eta of round t."""
+        eta = self.config.amplification(t)
+        return replace(state, global_params=state.global_params + (eta - 1) * state.accumulated)
+
+    def restart(self, state: ServerState, t: int) -> ServerState:
+        """t_0 = t + 1, u = 0."""
+        return replace(state, anchor_round=t + 1, accumulated=np.zeros_like(state.accumulated))
+
+    def clients_of_interval(self, state: ServerState) -> np.ndarray | None:
+        """Clients whose tables the server looks at when an interval ends; None for nobody ever."""
+        return None
+
+    def interval_rows(self, state: ServerState, local: Local, clients: np.ndarray) -> Any:
+        """What each of these clients adds to the server's sum; may renew `tables`."""
+        raise NotImplementedError
+
+    def end_interval(self, state: ServerState, total: np.ndarray) -> ServerState:
+        """The state after the sum of `interval_rows` over all those clients."""
+        raise NotImplementedError

@@ -1,0 +1,20 @@
+"""FedProx (Li et al., 2020): local steps on F_n(y) + mu/2 |y - x|^2. mu = 0 is FedAvg."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedmpi.methods.base import Local, Method
+from fedmpi.methods.registry import method
+
+
+@method("fedprox")
+class FedProx(Method):
+    """y <- y - gamma (g + mu (y - x)), and y - x is the update."""
+
+    steps_by_itself = True
+
+    def step(self, local: Local, gradient: Any, local_lr: float) -> None:
+        """The pull towards x is that at the y where the gradient was taken."""
+        update = local["update"]
+        update.mul_(1 - local_lr * self.config.algorithm.mu).add_(gradient, alpha=-local_lr)

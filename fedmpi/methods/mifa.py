@@ -1,0 +1,55 @@
+"""MIFA (Gu et al., 2021): the latest update of every client is remembered and used again while it is away.
+
+G_n = (y - x) / gamma of the round that client n last took part in; x <- x + gamma * mean over all N of G_n.
+The table of G_n lies with the owners; only its change is summed, so the mean is kept up to date for the
+price of a FedAvg round.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedmpi.methods.base import Local, Method, Round, ServerState, Vectors
+from fedmpi.methods.registry import method
+
+
+@method("mifa")
+class Mifa(Method):
+    """With `warm_start` x waits until every client has been seen once; else missing ones count as zero."""
+
+    tables = ("memory",)
+    client_sums = ("change",)
+
+    @property
+    def warm_start(self) -> bool:
+        """Whether x waits for everybody."""
+        return self.config.algorithm.warm_start
+
+    def initial_extras(self, num_params: int) -> Vectors:
+        """Mean of the table, and who has been seen."""
+        return {"mean": np.zeros(num_params), "seen": np.zeros(self.num_clients, np.uint8)}
+
+    def finish_clients(self, local: Local, round: Round) -> None:
+        """G_n <- Delta_n / gamma."""
+        new = local["update"] / round.local_lr
+        local["change"] = new.double() - local["memory"].double()
+        local["memory"].copy_(new)
+
+    def direction(self, state: ServerState, round: Round) -> tuple[np.ndarray, Vectors]:
+        """gamma * mean_n G_n."""
+        mean = state.extras["mean"] + round.sums["change"] / self.num_clients
+        seen = state.extras["seen"].copy()
+        seen[round.clients] = 1
+        waits = self.warm_start and not seen.all()
+        added = np.zeros_like(mean) if waits else round.local_lr * mean
+        return added, {"mean": mean, "seen": seen}
+
+
+@method("fedlaavg")
+class FedLaAvg(Mifa):
+    """FedLaAvg (Yan et al., 2020): MIFA from zeros, on the K available clients absent for longest.
+
+    Who that is, is the selection `least-recent`.
+    """
+
+    warm_start = False
