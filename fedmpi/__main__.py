@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -47,6 +48,14 @@ def make_parser() -> argparse.ArgumentParser:
     check.add_argument("config", help="TOML file")
     _add_set(check)
     check.add_argument("--ranks", type=_positive, default=1, help="number of ranks to plan for")
+    check.add_argument("--plot", metavar="FIG.png", help="draw who takes part: PNG, PDF or SVG file")
+
+    realised = commands.add_parser("participation", help="write who takes part, and with what weight")
+    realised.add_argument("config", help="TOML file")
+    realised.add_argument("--out", required=True, metavar="Q.h5", help=".h5 or .csv file, a schedule")
+    realised.add_argument("--rounds", type=_positive, help="how many (default: run.num_rounds)")
+    realised.add_argument("--force", action="store_true", help="overwrite an earlier schedule")
+    _add_set(realised)
 
     verify = commands.add_parser(
         "verify", help="run a config on several numbers of ranks, compare the bits"
@@ -71,6 +80,16 @@ def make_parser() -> argparse.ArgumentParser:
     prepare.add_argument("--root", default="data", help="folder to store it in (default: data)")
     prepare.add_argument("--from", dest="source", help="folder with the original files")
 
+    trace = actions.add_parser(
+        "trace", help="turn an activity log in seconds into a trace of rounds, for availability = trace"
+    )
+    trace.add_argument("file", help=".json as FedScale has it, or .csv with columns client,start,end")
+    trace.add_argument("--out", required=True, metavar="TRACE.csv", help=".csv or .h5 file")
+    trace.add_argument(
+        "--round-seconds", type=_seconds, default=60.0, metavar="S", help="length of a round (default: 60)"
+    )
+    trace.add_argument("--force", action="store_true", help="overwrite an earlier trace")
+
     plot = commands.add_parser("plot", help="training loss and test accuracy of runs as a picture")
     plot.add_argument("runs", nargs="+", metavar="RUN.h5")
     plot.add_argument("--out", required=True, metavar="FIG.png", help="PNG, PDF or SVG file")
@@ -91,6 +110,16 @@ def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer >= 1")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number > 0")
+    return seconds
 
 
 def _rank_list(text: str) -> list[int]:
@@ -125,7 +154,11 @@ def _dispatch(args: argparse.Namespace) -> int:
     if args.command == "check":
         from fedmpi.commands.check import check
 
-        return check(args.config, args.set, args.ranks)
+        return check(args.config, args.set, args.ranks, args.plot)
+    if args.command == "participation":
+        from fedmpi.commands.participation import write_participation
+
+        return write_participation(args.config, args.set, args.out, args.rounds, force=args.force)
     if args.command == "verify":
         from fedmpi.commands.verify import verify
 
@@ -142,6 +175,10 @@ def _dispatch(args: argparse.Namespace) -> int:
         from fedmpi.plots import plot
 
         return plot(args.runs, args.out)
+    if args.action == "trace":
+        from fedmpi.commands.trace import import_trace
+
+        return import_trace(args.file, args.out, args.round_seconds, force=args.force)
     from fedmpi.commands.prepare import prepare
 
     return prepare(args.name, args.root, args.source)
