@@ -9,6 +9,7 @@ the client or the line; nothing is dropped silently.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from dataclasses import dataclass
@@ -57,7 +58,11 @@ def read_activity(path: str | Path) -> Activity:
         raise UserError(f"{what}: not a text file (UTF-8); accepted: JSON or CSV") from None
     except OSError as error:
         raise UserError(f"{what}: cannot be read ({error.strerror})") from None
-    rows, names, finish_time = _read_json(text, what) if path.suffix == ".json" else _read_csv(text, what)
+    try:
+        read = _read_json if path.suffix == ".json" else _read_csv
+        rows, names, finish_time = read(text, what)
+    except csv.Error as error:
+        raise UserError(f"{what}: not valid CSV ({error})") from None
     number = {name: n for n, name in enumerate(_ordered(names))}
     clients = np.array([number[name] for name, _, _ in rows], np.int64)
     starts, ends = (np.array([row[i] for row in rows], float) for i in (1, 2))
@@ -70,11 +75,11 @@ Row = tuple[str, float, float]
 def _ordered(names: list[str]) -> list[str]:
     """Clients by number where all names are numbers, else as the file has them."""
     names = list(dict.fromkeys(names))
-    return sorted(names, key=int) if all(name.isdecimal() for name in names) else names
+    return sorted(names, key=int) if all(n.isdecimal() and len(n) < 19 for n in names) else names
 
 
 def _read_csv(text: str, what: str) -> tuple[list[Row], list[str], None]:
-    reader = csv.reader(text.splitlines())
+    reader = csv.reader(io.StringIO(text))
     header = [name.strip() for name in next(reader, [])]
     missing = [name for name in ("client", "start", "end") if name not in header]
     if missing:
