@@ -162,6 +162,30 @@ def test_a_bad_log_is_a_user_error_that_names_the_place(tmp_path, name, log, par
     assert not out.exists()
 
 
+@pytest.mark.parametrize("name", ["log.json", "log.csv"])
+def test_a_damaged_log_is_read_or_refused(tmp_path, name):
+    """400 logs with bytes changed, cut out or doubled: a trace or a UserError, nothing else."""
+    whole = (TABLE if name == "log.csv" else json.dumps(LOG)).encode()
+    draws, refused = np.random.default_rng(1), 0
+    for _ in range(400):
+        data = bytearray(whole)
+        for place in draws.integers(len(data) - 8, size=draws.integers(1, 4)).tolist():
+            kind = draws.integers(3)
+            if kind == 0:
+                data[place] = draws.choice(list(b'0159-.,:e"{}[]\n \x00\xff'))
+            elif kind == 1:
+                del data[place : place + int(draws.integers(1, 8))]
+            else:
+                data[place:place] = data[place : place + int(draws.integers(1, 30))]
+        path = tmp_path / name
+        path.write_bytes(data)
+        try:
+            read_activity(path).in_rounds(60)
+        except UserError:
+            refused += 1
+    assert 50 < refused < 390
+
+
 def test_pickle_is_not_opened(tmp_path):
     """A pickle file can run code: refused by name, and as what it is under another name."""
     path = tmp_path / "log.pkl"

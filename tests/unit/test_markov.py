@@ -9,6 +9,7 @@ from fedmpi.config import ParticipationConfig
 from fedmpi.errors import UserError
 from fedmpi.participation.markov import Markov, rates_of
 from tests.unit.test_chance import is_close, labels_of, presence
+from tests.unit.test_participation import make
 
 
 def chain(num_clients: int, seed: int = 1, labels=None, **who) -> Markov:
@@ -103,6 +104,21 @@ def test_a_state_is_used_and_not_computed_again():
     now = available.available(10**9 + 1)
     assert np.abs(len(now) - 100) < 10
     assert np.isin(np.arange(100), now).mean() > 0.9
+
+
+def test_the_state_is_part_of_the_participation():
+    """A checkpoint holds the chain beside the selection, and going on uses it."""
+    who = {"availability": "markov", "to_active": 0.001, "to_inactive": 0.001}
+    keys = who | {"selection": "permutation", "clients_per_round": 5}
+    participation = make(1000, **keys)
+    participation.weights(0)
+    state = participation.state()
+    assert set(state) == {"level", "front", "queue", "availability.active", "availability.round"}
+    state |= {"availability.active": np.arange(1000) < 100, "availability.round": np.array(10**9)}
+    after = make(1000, **keys)
+    after.restore(10**9 + 1, state)
+    assert after.available(10**9).tolist() == list(range(100))
+    assert np.isin(after.weights(10**9 + 1)[0], after.available(10**9 + 1)).all()
 
 
 def test_an_earlier_round_is_computed_again():

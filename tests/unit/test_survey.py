@@ -170,12 +170,15 @@ def test_odd_participation_can_be_drawn(tmp_path, figures, who):  # noqa: F811
 
 
 def test_gaps_are_all_drawn_when_they_are_long(tmp_path, figures):  # noqa: F811
-    """Bars join gaps; none is lost."""
+    """Bars join gaps; none is lost, and each bar stands over its gaps."""
     seen = survey(make(300, selection="permutation", clients_per_round=1), 300, 700, 1)
     plot_participation(seen, "long", str(tmp_path / "who.png"))
     bars = figures[0].axes[2].patches
     assert sum(bar.get_height() for bar in bars) == 400
     assert len(bars) <= 60
+    for bar in bars:
+        first = round(bar.get_x() + 0.5)
+        assert bar.get_height() == seen.gaps[first : first + round(bar.get_width())].sum()
 
 
 def test_a_bad_name_for_the_picture_is_told_before_the_work(small_config, capsys):
