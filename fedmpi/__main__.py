@@ -33,6 +33,14 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fedmpi {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
+    _add_simulating(commands)
+    _add_planning(commands)
+    _add_looking(commands)
+    _add_data(commands)
+    return parser
+
+
+def _add_simulating(commands: argparse._SubParsersAction) -> None:
     run = commands.add_parser("run", help="one simulation; also under mpirun or srun")
     run.add_argument("config", help="TOML file, see configs/")
     run.add_argument("--out", required=True, metavar="RUN.h5", help="result file")
@@ -44,6 +52,15 @@ def make_parser() -> argparse.ArgumentParser:
     _add_set(resume)
     resume.add_argument("--trust", action="store_true", help="run code that another user's file names")
 
+    verify = commands.add_parser(
+        "verify", help="run a config on several numbers of ranks, compare the bits"
+    )
+    verify.add_argument("config", help="TOML file")
+    verify.add_argument("--ranks", type=_rank_list, default=[1, 2, 3], help="such as 1,2,3")
+    _add_set(verify)
+
+
+def _add_planning(commands: argparse._SubParsersAction) -> None:
     check = commands.add_parser("check", help="validate a config; show what it would do and cost")
     check.add_argument("config", help="TOML file")
     _add_set(check)
@@ -57,13 +74,8 @@ def make_parser() -> argparse.ArgumentParser:
     realised.add_argument("--force", action="store_true", help="overwrite an earlier schedule")
     _add_set(realised)
 
-    verify = commands.add_parser(
-        "verify", help="run a config on several numbers of ranks, compare the bits"
-    )
-    verify.add_argument("config", help="TOML file")
-    verify.add_argument("--ranks", type=_rank_list, default=[1, 2, 3], help="such as 1,2,3")
-    _add_set(verify)
 
+def _add_looking(commands: argparse._SubParsersAction) -> None:
     diff = commands.add_parser("diff", help="how two runs differ, and where they part")
     diff.add_argument("run", metavar="A.h5")
     diff.add_argument("other", metavar="B.h5")
@@ -71,6 +83,12 @@ def make_parser() -> argparse.ArgumentParser:
     info = commands.add_parser("info", help="what a result file holds")
     info.add_argument("run", metavar="RUN.h5")
 
+    plot = commands.add_parser("plot", help="training loss and test accuracy of runs as a picture")
+    plot.add_argument("runs", nargs="+", metavar="RUN.h5")
+    plot.add_argument("--out", required=True, metavar="FIG.png", help="PNG, PDF or SVG file")
+
+
+def _add_data(commands: argparse._SubParsersAction) -> None:
     data = commands.add_parser("data", help="prepare data sets")
     actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
     prepare = actions.add_parser(
@@ -89,11 +107,6 @@ def make_parser() -> argparse.ArgumentParser:
         "--round-seconds", type=_seconds, default=60.0, metavar="S", help="length of a round (default: 60)"
     )
     trace.add_argument("--force", action="store_true", help="overwrite an earlier trace")
-
-    plot = commands.add_parser("plot", help="training loss and test accuracy of runs as a picture")
-    plot.add_argument("runs", nargs="+", metavar="RUN.h5")
-    plot.add_argument("--out", required=True, metavar="FIG.png", help="PNG, PDF or SVG file")
-    return parser
 
 
 def _add_set(parser: argparse.ArgumentParser) -> None:
