@@ -59,6 +59,20 @@ def _add_simulating(commands: argparse._SubParsersAction) -> None:
     verify.add_argument("--ranks", type=_rank_list, default=[1, 2, 3], help="such as 1,2,3")
     _add_set(verify)
 
+    bench = commands.add_parser("bench", help="the speed figures, each a ratio taken in one run")
+    bench.add_argument("--quick", action="store_true", help="fewer turns: under two minutes")
+    bench.add_argument("--ranks", type=_positive, default=2, help="ranks to start (default: 2)")
+    bench.add_argument(
+        "--only", type=_names, metavar="NAME,...", help="of fashion, cifar, logistic, roofline, clients"
+    )
+    bench.add_argument("--json", metavar="FILE", help="write the figures there")
+    bench.add_argument("--plot", metavar="FIG.png", help="draw scaling in ranks and in clients")
+    bench.add_argument(
+        "--project-ranks", type=_rank_list, metavar="16,64,256", help="extrapolate by an alpha-beta model"
+    )
+    bench.add_argument("--latency-us", type=float, default=2.0, help="of a message between nodes")
+    bench.add_argument("--bandwidth-gbs", type=float, default=12.0, help="of a link between nodes, GB/s")
+
 
 def _add_planning(commands: argparse._SubParsersAction) -> None:
     check = commands.add_parser("check", help="validate a config; show what it would do and cost")
@@ -135,6 +149,10 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
 def _rank_list(text: str) -> list[int]:
     return [_positive(part.strip()) for part in text.split(",")]
 
@@ -176,6 +194,10 @@ def _dispatch(args: argparse.Namespace) -> int:
         from fedmpi.commands.verify import verify
 
         return verify(args.config, args.set, args.ranks)
+    if args.command == "bench":
+        from fedmpi.commands.bench import bench
+
+        return bench(args)
     if args.command == "diff":
         from fedmpi.commands.verify import diff
 

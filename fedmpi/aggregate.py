@@ -101,8 +101,7 @@ class WeightedSum:
             exponent = exact.common_exponent(float((weights * peaks).max(initial=0)), len(clients))
             self._total.zero_()
             self._total[-1] = int(1e9 * compute_time)
-            for update, weight in zip(updates, own_weights, strict=True):
-                exact.add_contribution(self._total[:-1], update, weight, exponent)
+            exact.add_contributions(self._total[:-1], updates, own_weights, exponent)
             total = self._total if self._on_device else self._total.cpu()  # waits for the device
             if self._on_device:
                 torch.cuda.synchronize()

@@ -13,10 +13,12 @@ Error: with m the largest |c|, K contributions, b = ceil(log2 K), each is off by
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+_CHUNK = 1 << 16
 _MAX_EXPONENT = 1000  # 2.0**_MAX_EXPONENT is finite; contributions below 1e-280 may round to zero
 
 
@@ -33,11 +35,20 @@ def common_exponent(largest: float, count: int) -> int:
     return min(62 - headroom - exponent_of_largest, _MAX_EXPONENT)
 
 
-def add_contribution(total: Tensor, update: Tensor, weight: float, exponent: int) -> None:
-    """total += round(weight * update * 2**exponent), in int64. The product is taken in float64."""
-    # Scaling by a power of two is exact: what is rounded is weight * update, once to float64, once here.
-    scaled = update.to(torch.float64, copy=True).mul_(weight).mul_(math.ldexp(1.0, exponent))
-    total += scaled.round_().to(torch.int64)
+def add_contributions(total: Tensor, updates: Tensor, weights: Sequence[float], exponent: int) -> None:
+    """total += round(weight * update * 2**exponent) for each update, in int64; products in float64."""
+    chunk = _CHUNK if total.device.type == "cpu" else len(total)
+    factor = math.ldexp(1.0, exponent)
+    scaled = torch.empty(min(chunk, len(total)), dtype=torch.float64, device=total.device)
+    rounded = torch.empty_like(scaled, dtype=torch.int64)
+    # Chunk by chunk through all updates: what is worked on stays in the cache.
+    for start in range(0, len(total), chunk):
+        part = total[start : start + chunk]
+        real, whole = scaled[: len(part)], rounded[: len(part)]
+        for update, weight in zip(updates, weights, strict=True):
+            # Scaling by a power of two is exact: weight * update is rounded once to float64, once here.
+            real.copy_(update[start : start + chunk]).mul_(weight).mul_(factor)
+            part.add_(whole.copy_(real.round_()))
 
 
 def to_float(total: Tensor, exponent: int) -> Tensor:

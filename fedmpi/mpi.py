@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -57,6 +58,16 @@ class Comm:
         result = np.empty_like(values)
         self._world.Allreduce(values, result, op=self._mpi.MAX)
         return result
+
+    def mean(self, value: float) -> float:
+        """Collective. Mean over ranks of one number."""
+        return self._world.allreduce(value) / self.size
+
+    def wait_asleep(self) -> None:
+        """Collective. Wait until all ranks are here, without using the core meanwhile."""
+        request = self._world.Ibarrier()
+        while not request.Test():
+            time.sleep(0.002)
 
     def sum_in_place(self, values: Any) -> None:
         """Collective. Elementwise sum over ranks. Exact for integers, and where one rank owns each entry.

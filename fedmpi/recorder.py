@@ -5,6 +5,7 @@ Invariant: results reach the disk before the checkpoint that names them.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 
@@ -45,13 +46,20 @@ class Recorder:
             else:
                 self._writer.flush_if_due(global_params)
 
-    def finish(self, status: str, global_params: np.ndarray, make: Callable[[dict], Checkpoint]) -> None:
-        """The last flush and checkpoint."""
+    def finish(
+        self,
+        status: str,
+        global_params: np.ndarray,
+        make: Callable[[dict], Checkpoint],
+        phases: list[dict[str, float]],
+    ) -> None:
+        """The last flush and checkpoint; `phases` is where each rank's time went."""
+        attributes = {"status": status, "phases": json.dumps(phases)}
         with self._clock("output"):
             if status == DIVERGED:  # there is nothing to go on with
-                self._writer.flush(global_params, status=status)
+                self._writer.flush(global_params, **attributes)
             else:
-                self._checkpoint(global_params, make, status=status)
+                self._checkpoint(global_params, make, **attributes)
 
     def _checkpoint(
         self, global_params: np.ndarray, make: Callable[[dict], Checkpoint], **attributes: str

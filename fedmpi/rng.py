@@ -29,6 +29,29 @@ def stream(seed: int, purpose: str, client: int = 0, counter: int = 0) -> np.ran
     return np.random.Generator(np.random.Philox(key=key, counter=words))
 
 
+class _Reused:
+    """One generator that is set to an address instead of made anew, which takes several times as long."""
+
+    def __init__(self) -> None:
+        self._bits = np.random.Philox(key=0)
+        self._state = self._bits.state  # fresh: nothing drawn, nothing buffered
+        self.generator = np.random.Generator(self._bits)
+
+    def at(self, seed: int, purpose: str, client: int, counter: int) -> np.random.Generator:
+        self._state["state"]["counter"] = np.array([0, counter, client, 0], dtype=np.uint64)
+        self._state["state"]["key"] = np.array(_key(seed, purpose), dtype=np.uint64)
+        self._bits.state = self._state
+        return self.generator
+
+
+_reused = _Reused()
+
+
+def permutation(seed: int, purpose: str, client: int, counter: int, size: int) -> np.ndarray:
+    """stream(...).permutation(size), the same numbers in a fraction of the time."""
+    return _reused.at(seed, purpose, client, counter).permutation(size)
+
+
 def integer(seed: int, purpose: str, client: int = 0, counter: int = 0) -> int:
     """A 63-bit integer at an address, to seed generators of other libraries."""
     return int(stream(seed, purpose, client, counter).integers(1 << 63))

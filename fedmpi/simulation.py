@@ -32,7 +32,7 @@ from fedmpi.stopping import StopRequest
 from fedmpi.storage.checkpoint import Checkpoint
 from fedmpi.storage.schema import DIVERGED, DONE, STOPPED
 from fedmpi.terminal import Progress
-from fedmpi.timing import Stopwatch
+from fedmpi.timing import Stopwatch, peak_memory_mb
 
 
 class Simulation:
@@ -50,6 +50,7 @@ class Simulation:
         self.stop = stop or StopRequest()
         self.stop_code = 0  # the same on all ranks after a round
         self.clock = Stopwatch()
+        self.phases: list[dict[str, float]] | None = None  # of each rank, on rank 0 at the end
         clients, self.train_set, self.test_set, self.data = load_shards(comm, config, device)
         self.model = comm.where(True, lambda: self._build_model(device))
         self.participation = comm.where(
@@ -135,8 +136,11 @@ class Simulation:
                 status = STOPPED
                 break
         progress.close(self.completed)
+        self.phases = self.comm.gather(
+            {**self.clock.seconds, "in all": self.clock.elapsed_here, "memory_mb": peak_memory_mb()}
+        )
         if self.recorder:
-            self.recorder.finish(status, self.state.global_params, self._make_checkpoint)
+            self.recorder.finish(status, self.state.global_params, self._make_checkpoint, self.phases)
         return status
 
     def _record(self, progress: Progress) -> None:

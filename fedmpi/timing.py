@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -38,3 +39,13 @@ class Stopwatch:
     def elapsed_here(self) -> float:
         """Seconds of this leg."""
         return time.perf_counter() - self._begin
+
+
+def peak_memory_mb() -> float:
+    """The most memory this process ever held."""
+    try:
+        with open("/proc/self/status") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return int(lines["VmHWM"].split()[0]) / 1024
+    except (OSError, KeyError):  # not Linux
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

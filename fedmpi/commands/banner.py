@@ -62,6 +62,7 @@ def summary(path: Path, phases: list[dict[str, float]]) -> str:
         idle = [p.get("idle", 0.0) / max(p["in all"], 1e-9) for p in phases]
         shown = ", ".join(f"{share:.0%}" for share in idle[:16]) + (", ..." if len(idle) > 16 else "")
         lines.append(f"  idle     by rank {shown}; most {max(idle):.0%} on rank {int(np.argmax(idle))}")
+    lines.append(f"  memory   {max(p['memory_mb'] for p in phases):,.0f} MB at most on a rank")
     last = results.eval.tail(1)
     if len(last):
         lines.append(f"  loss     train {last.train_loss.item():.4f}, test {last.test_loss.item():.4f}")

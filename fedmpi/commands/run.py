@@ -110,9 +110,8 @@ def carry_out(simulation: Simulation, attributes: dict[str, Any], path: Path) ->
     simulation.stop.limit(config.run.max_minutes)
     progress = Progress(config.run.num_rounds, enabled=comm.is_root, done=simulation.completed)
     status = simulation.run(progress)
-    phases = comm.gather({**simulation.clock.seconds, "in all": simulation.clock.elapsed_here})
     if comm.is_root:
-        print(summary(path, phases), flush=True)
+        print(summary(path, simulation.phases), flush=True)
         if status == STOPPED:
             print(
                 f"stopped after round {simulation.completed:,} ({reason(simulation.stop_code)}); "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,10 +12,9 @@ from fedmpi.commands.run import prepare, record_anew
 from fedmpi.compare import config_differences, first_difference, parameter_difference
 from fedmpi.config import Config
 from fedmpi.errors import EXIT_DONE, EXIT_FAILURE, UserError
+from fedmpi.launch import relaunch
 from fedmpi.storage.reader import Run, load_run
 from fedmpi.terminal import Progress
-
-_RELAUNCHED = "FEDMPI_VERIFY_RELAUNCHED"
 
 
 def diff(path: str, other: str) -> int:
@@ -36,7 +33,7 @@ def diff(path: str, other: str) -> int:
 def verify(config_path: str, overrides: Sequence[str], ranks: Sequence[int]) -> int:
     """Collective. Run a config on each number of ranks and compare the bits."""
     if mpi.launched_size() < max(ranks):
-        _relaunch(max(ranks))
+        relaunch(max(ranks))
     with mpi.session() as comm, tempfile.TemporaryDirectory(prefix="fedmpi-verify-") as folder:
         if comm.size < max(ranks):
             raise UserError.on_all_ranks(
@@ -78,21 +75,3 @@ def _run_on(comm: mpi.Comm, config: Config, count: int, folder: Path) -> Run | N
         simulation.run(Progress(config.run.num_rounds, enabled=False))
     comm.agree(None)  # the others wait here
     return load_run(path) if comm.is_root else None
-
-
-def _relaunch(count: int) -> None:
-    """Become `mpirun -n count fedmpi verify ...`."""
-    if os.environ.get(_RELAUNCHED):
-        return
-    os.environ[_RELAUNCHED] = "1"
-    # More ranks than cores are fine here: bits are compared, not times.
-    os.environ.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
-    os.environ.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")
-    os.environ.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
-    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
-    beside = Path(sys.executable).with_name("mpirun")
-    launcher = str(beside) if beside.exists() else "mpirun"
-    try:
-        os.execvp(launcher, [launcher, "-n", str(count), sys.executable, "-m", "fedmpi", *sys.argv[1:]])
-    except OSError as error:
-        raise UserError(f"verify needs mpirun to start {count} ranks ({error.strerror})") from None

@@ -6,6 +6,7 @@ all ranks compute the same partition without a message.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import heapq
 from collections.abc import Callable
@@ -37,7 +38,7 @@ class Partition:
         """N."""
         return len(self.offsets) - 1
 
-    @property
+    @functools.cached_property
     def sizes(self) -> np.ndarray:
         """Samples of each client."""
         return np.diff(self.offsets)

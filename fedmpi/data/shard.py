@@ -223,7 +223,7 @@ class ClientData:
     def _epoch_order(self, client: int, size: int, epoch: int) -> np.ndarray:
         """The client's shuffle of an epoch; the one last used is kept, as steps follow each other."""
         if self._last_epoch is None or self._last_epoch[0] != (client, epoch):
-            order = rng.stream(self.seed, "minibatch", client, epoch).permutation(size)
+            order = rng.permutation(self.seed, "minibatch", client, epoch, size)
             self._last_epoch = ((client, epoch), order)
         return self._last_epoch[1]
 

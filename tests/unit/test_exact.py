@@ -32,8 +32,7 @@ def largest_of(rows: list[list[float]]) -> float:
 def sum_of(updates: torch.Tensor, weights: list[float], exponent: int, members: list[int]) -> torch.Tensor:
     """The integer sum of some contributions, in the order given."""
     total = torch.zeros(updates.shape[1], dtype=torch.int64)
-    for i in members:
-        exact.add_contribution(total, updates[i], weights[i], exponent)
+    exact.add_contributions(total, updates[members], [weights[i] for i in members], exponent)
     return total
 
 
@@ -143,7 +142,7 @@ def test_the_product_is_taken_in_float64():
 def test_the_update_is_not_changed(dtype):
     """Adding a contribution leaves the client's update as it is."""
     update = torch.tensor([1.5, -2.5], dtype=dtype)
-    exact.add_contribution(torch.zeros(2, dtype=torch.int64), update, 0.1, 40)
+    exact.add_contributions(torch.zeros(2, dtype=torch.int64), update[None], [0.1], 40)
     assert update.tolist() == [1.5, -2.5]
 
 
@@ -169,7 +168,7 @@ def test_the_largest_sums_do_not_overflow(value, weight, count, dtype):
     contribution = Fraction(weight * updates[0].item())
     exponent = exact.common_exponent(abs(float(contribution)), count)
     totals = torch.zeros(count, dtype=torch.int64)
-    exact.add_contribution(totals, updates, weight, exponent)
+    exact.add_contributions(totals, updates[None], [weight], exponent)
     total = sum(totals.tolist())
     assert 2**60 < abs(total) <= 2**62
     assert total == totals.sum().item()
@@ -232,3 +231,16 @@ def test_a_magnitude_that_is_none_is_refused(largest):
     """No exponent can be given for contributions that are not finite."""
     with pytest.raises(ValueError, match="must be finite and >= 0"):
         exact.common_exponent(largest, 3)
+
+
+@pytest.mark.parametrize("length", [1, 65535, 65536, 65537, 200_000])
+def test_chunks_change_nothing(length):
+    """Long vectors are summed in pieces; the result is that of each entry by itself."""
+    updates = torch.randn(3, length, generator=torch.Generator().manual_seed(1))
+    weights = [0.1, 2.0, 1e-3]
+    total = torch.zeros(length, dtype=torch.int64)
+    exact.add_contributions(total, updates, weights, 50)
+    expected = sum(
+        (u.double() * w * 2.0**50).round().to(torch.int64) for u, w in zip(updates, weights, strict=True)
+    )
+    assert torch.equal(total, expected)

@@ -132,3 +132,11 @@ def test_integers_are_addressed_and_have_63_bits():
     ones = [sum(value >> bit & 1 for value in values) for bit in range(63)]
     assert min(ones) > 1842
     assert max(ones) < 2158
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 17, 240, 70_000])
+def test_permutations_are_those_of_the_stream(size):
+    """The fast way gives the numbers of the stream at the address, whatever was drawn before."""
+    for seed, client, counter in itertools.product([1, 2**63 - 1], [0, 7, 10**6], [0, 1, 2**40]):
+        expected = rng.stream(seed, "minibatch", client, counter).permutation(size)
+        np.testing.assert_array_equal(rng.permutation(seed, "minibatch", client, counter, size), expected)

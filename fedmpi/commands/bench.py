@@ -1,0 +1,193 @@
+"""`fedmpi bench`: the speed figures, as a table, as JSON and as a picture."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import platform
+from pathlib import Path
+from typing import Any
+
+from fedmpi import mpi
+from fedmpi.errors import EXIT_DONE, UserError
+from fedmpi.launch import relaunch
+
+FIGURES = ("fashion", "logistic", "cifar", "roofline", "clients")
+
+
+def bench(args: argparse.Namespace) -> int:
+    """Collective. Measure, print, and write what was asked for."""
+    wanted = args.only or list(FIGURES)
+    unknown = [name for name in wanted if name not in FIGURES]
+    if unknown:
+        raise UserError(f"--only {unknown[0]}: no such figure; expected some of {', '.join(FIGURES)}")
+    for key in ("json", "plot"):
+        target = getattr(args, key)
+        if target and not Path(target).parent.is_dir():
+            raise UserError(f"--{key} {target}: no folder {Path(target).parent}")
+    if mpi.launched_size() < args.ranks:
+        relaunch(args.ranks, oversubscribe=False)
+    with mpi.session() as comm:
+        from fedmpi.device import choose_device
+
+        choose_device("cpu", comm.node_rank)
+        results = _measure(comm, wanted, quick=args.quick)
+        if comm.is_root:
+            print(table(results))
+            if args.project_ranks:
+                print(projection(results, args.project_ranks, args.latency_us, args.bandwidth_gbs))
+            if args.json:
+                Path(args.json).write_text(json.dumps(results, indent=1) + "\n")
+            if args.plot:
+                _plot(results, args.plot)
+    return EXIT_DONE
+
+
+def _measure(comm: mpi.Comm, wanted: list[str], *, quick: bool) -> dict[str, Any]:
+    """Collective. All figures that are wanted; complete on rank 0."""
+    from fedmpi.bench import figures
+
+    def say(text: str) -> None:
+        if comm.is_root:
+            print(f"  {text} ...", flush=True)
+
+    turns = 2 if quick else 7
+    results: dict[str, Any] = {
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{platform.machine()}, {comm.size} ranks",
+        "mpi": comm.library,
+    }
+    if "fashion" in wanted:
+        results["fashion"] = figures.against_plain(
+            comm, figures.FASHION, 10, turns, say, evaluations=1 if quick else 3
+        )
+    if "logistic" in wanted:
+        results["logistic"] = figures.against_plain(comm, figures.LOGISTIC, 30, 2 * turns, say)
+    if "cifar" in wanted:
+        results["cifar"] = figures.against_plain(comm, figures.CIFAR, 3, turns, say)
+    if "roofline" in wanted:
+        results["roofline"] = figures.roofline(comm, figures.FASHION, turns, say)
+    if "clients" in wanted:
+        counts = [250, 1_000_000] if quick else [250, 1_000, 10_000, 100_000, 1_000_000]
+        results["clients"] = figures.scale_in_clients(comm, counts, say)
+        if comm.is_root:
+            results["file_bytes_per_round"] = figures.bytes_per_round()
+    return results
+
+
+def table(results: dict[str, Any]) -> str:
+    """The figures for reading."""
+    lines = []
+    for key in ("fashion", "logistic", "cifar"):
+        if key in results:
+            lines += _comparison(key, results[key])
+    if "roofline" in results:
+        r = results["roofline"]
+        lines.append(
+            f"roofline   a local CNN step takes {r['step_ms']:.2f} ms for {r['step_mflop']:.0f} MFLOP: "
+            f"{r['share_of_sgemm']:.0%} of the {r['sgemm_gflop_per_s']:.0f} GFLOP/s of SGEMM on the core"
+        )
+    if "clients" in results:
+        lines.append("clients          N   start s   outside SGD ms/round   memory MB")
+        for row in results["clients"]:
+            lines.append(
+                f"         {row['num_clients']:>9,} {row['start_s']:>9.1f} "
+                f"{row['outside_local_sgd_ms']:>22.2f} {row['memory_mb']:>11.0f}"
+            )
+        added = _added_by_clients(results)
+        if added is not None:
+            lines.append(
+                f"           N = 10^6 adds {added:.1%} to a round of the logistic problem (one rank)"
+            )
+        per_round = results["file_bytes_per_round"]
+        lines.append(f"file       {per_round:.0f} bytes a round; 300,000 rounds: {per_round * 0.3:.0f} MB")
+    return "\n".join(lines)
+
+
+def _comparison(key: str, r: dict[str, Any]) -> list[str]:
+    lines = [
+        f"{key:<10} {r['rounds_per_s']:.2f} rounds/s on {r['ranks']} ranks, plain loop "
+        f"{r['plain_rounds_per_s']:.2f} on {r['ranks']} threads: {r['ratio']:.2f} times "
+        f"(medians {r['ratio_median']:.2f})",
+        f"           {r['ranks']} ranks over 1: {r['scaling']:.2f} times; "
+        f"outside local SGD {r['outside_local_sgd']:.1%} of a round",
+    ]
+    if "evaluation_s" in r:
+        lines.append(
+            f"           evaluation of 70,000 samples {r['evaluation_s']:.1f} s, plain loop "
+            f"{r['plain_evaluation_s']:.1f} s: {r['evaluation_ratio']:.2f} times"
+        )
+    return lines
+
+
+def _added_by_clients(results: dict[str, Any]) -> float | None:
+    """What N = 10^6 adds to a logistic round on one rank, as a share of it."""
+    rows = {row["num_clients"]: row for row in results["clients"]}
+    if "logistic" not in results or 1_000_000 not in rows or 250 not in rows:
+        return None
+    more = rows[1_000_000]["outside_local_sgd_ms"] - rows[250]["outside_local_sgd_ms"]
+    return more / (1e3 / results["logistic"]["rounds_per_s_one_rank"])
+
+
+def projection(results: dict[str, Any], ranks: list[int], latency_us: float, bandwidth_gbs: float) -> str:
+    """Rounds/s on many nodes by an alpha-beta model of the reduction."""
+    if "roofline" not in results:
+        raise UserError("--project-ranks needs the roofline figure: add it to --only")
+    step, num_bytes = results["roofline"]["step_ms"] / 1e3, 8 * 228_587
+    lines = [
+        "projection for FMNIST, I = 5, from the measured step time; assumed: one rank a node or more, "
+        f"latency {latency_us:g} us,",
+        f"           bandwidth {bandwidth_gbs:g} GB/s, allreduce of {num_bytes / 1e6:.1f} MB as "
+        "2 log2(R) latencies and 2 (R-1)/R of the bytes, clients spread evenly;",
+        "           not counted: evaluation, output, jitter. S = clients a round.",
+        "           ranks   S = 10 rounds/s   efficiency   S = 10 R rounds/s   efficiency",
+    ]
+    for count in ranks:
+        hops = math.ceil(math.log2(count)) if count > 1 else 0
+        exchange = 2 * hops * latency_us * 1e-6
+        exchange += 2 * (count - 1) / count * num_bytes / (bandwidth_gbs * 1e9)
+        cells = []
+        for clients in (10, 10 * count):
+            seconds = math.ceil(clients / count) * 5 * step + exchange
+            cells += [1 / seconds, clients * 5 * step / count / seconds]
+        lines.append(
+            f"           {count:>5} {cells[0]:>17.1f} {cells[1]:>12.0%} {cells[2]:>19.1f} {cells[3]:>12.0%}"
+        )
+    return "\n".join(lines)
+
+
+def _plot(results: dict[str, Any], out: str) -> None:
+    """Strong scaling in ranks, and cost against N."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.6, 3.8))
+    colours = {"fashion": "#0072B2", "logistic": "#D55E00", "cifar": "#009E73"}
+    for key, colour in colours.items():
+        if key in results:
+            r = results[key]
+            left.plot([1, r["ranks"]], [1, r["scaling"]], "o-", color=colour, label=key)
+            left.plot([1, r["ranks"]], [1, r["ranks"]], ":", color="0.6")
+    left.set(xlabel="Ranks", ylabel="Speed over one rank", title="Strong scaling (dotted: ideal)")
+    left.legend(frameon=False)
+    rows = results.get("clients", [])
+    for key, label, colour in (
+        ("outside_local_sgd_ms", "outside local SGD, ms a round", "#0072B2"),
+        ("start_s", "start of the run, s", "#D55E00"),
+    ):
+        points = [(row["num_clients"], row[key]) for row in rows]
+        if points:
+            right.loglog(*zip(*points, strict=True), "o-", color=colour, label=label)
+    right.set(xlabel="Clients N", title="Cost against N (one rank)")
+    right.legend(frameon=False)
+    for axis in (left, right):
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(out, dpi=150)
+    pyplot.close(figure)
+    print(out)
