@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -32,6 +33,14 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fedmpi {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
+    _add_simulating(commands)
+    _add_planning(commands)
+    _add_looking(commands)
+    _add_data(commands)
+    return parser
+
+
+def _add_simulating(commands: argparse._SubParsersAction) -> None:
     run = commands.add_parser("run", help="one simulation; also under mpirun or srun")
     run.add_argument("config", help="TOML file, see configs/")
     run.add_argument("--out", required=True, metavar="RUN.h5", help="result file")
@@ -42,11 +51,6 @@ def make_parser() -> argparse.ArgumentParser:
     resume.add_argument("run", metavar="RUN.h5")
     _add_set(resume)
     resume.add_argument("--trust", action="store_true", help="run code that another user's file names")
-
-    check = commands.add_parser("check", help="validate a config; show what it would do and cost")
-    check.add_argument("config", help="TOML file")
-    _add_set(check)
-    check.add_argument("--ranks", type=_positive, default=1, help="number of ranks to plan for")
 
     verify = commands.add_parser(
         "verify", help="run a config on several numbers of ranks, compare the bits"
@@ -69,6 +73,23 @@ def make_parser() -> argparse.ArgumentParser:
     bench.add_argument("--latency-us", type=float, default=2.0, help="of a message between nodes")
     bench.add_argument("--bandwidth-gbs", type=float, default=12.0, help="of a link between nodes, GB/s")
 
+
+def _add_planning(commands: argparse._SubParsersAction) -> None:
+    check = commands.add_parser("check", help="validate a config; show what it would do and cost")
+    check.add_argument("config", help="TOML file")
+    _add_set(check)
+    check.add_argument("--ranks", type=_positive, default=1, help="number of ranks to plan for")
+    check.add_argument("--plot", metavar="FIG.png", help="draw who takes part: PNG, PDF or SVG file")
+
+    realised = commands.add_parser("participation", help="write who takes part, and with what weight")
+    realised.add_argument("config", help="TOML file")
+    realised.add_argument("--out", required=True, metavar="Q.h5", help=".h5 or .csv file, a schedule")
+    realised.add_argument("--rounds", type=_positive, help="how many (default: run.num_rounds)")
+    realised.add_argument("--force", action="store_true", help="overwrite an earlier schedule")
+    _add_set(realised)
+
+
+def _add_looking(commands: argparse._SubParsersAction) -> None:
     diff = commands.add_parser("diff", help="how two runs differ, and where they part")
     diff.add_argument("run", metavar="A.h5")
     diff.add_argument("other", metavar="B.h5")
@@ -76,6 +97,12 @@ def make_parser() -> argparse.ArgumentParser:
     info = commands.add_parser("info", help="what a result file holds")
     info.add_argument("run", metavar="RUN.h5")
 
+    plot = commands.add_parser("plot", help="training loss and test accuracy of runs as a picture")
+    plot.add_argument("runs", nargs="+", metavar="RUN.h5")
+    plot.add_argument("--out", required=True, metavar="FIG.png", help="PNG, PDF or SVG file")
+
+
+def _add_data(commands: argparse._SubParsersAction) -> None:
     data = commands.add_parser("data", help="prepare data sets")
     actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
     prepare = actions.add_parser(
@@ -85,10 +112,15 @@ def make_parser() -> argparse.ArgumentParser:
     prepare.add_argument("--root", default="data", help="folder to store it in (default: data)")
     prepare.add_argument("--from", dest="source", help="folder with the original files")
 
-    plot = commands.add_parser("plot", help="training loss and test accuracy of runs as a picture")
-    plot.add_argument("runs", nargs="+", metavar="RUN.h5")
-    plot.add_argument("--out", required=True, metavar="FIG.png", help="PNG, PDF or SVG file")
-    return parser
+    trace = actions.add_parser(
+        "trace", help="turn an activity log in seconds into a trace of rounds, for availability = trace"
+    )
+    trace.add_argument("file", help=".json as FedScale has it, or .csv with columns client,start,end")
+    trace.add_argument("--out", required=True, metavar="TRACE.csv", help=".csv or .h5 file")
+    trace.add_argument(
+        "--round-seconds", type=_seconds, default=60.0, metavar="S", help="length of a round (default: 60)"
+    )
+    trace.add_argument("--force", action="store_true", help="overwrite an earlier trace")
 
 
 def _add_set(parser: argparse.ArgumentParser) -> None:
@@ -105,6 +137,16 @@ def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer >= 1")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number > 0")
+    return seconds
 
 
 def _names(text: str) -> list[str]:
@@ -143,7 +185,11 @@ def _dispatch(args: argparse.Namespace) -> int:
     if args.command == "check":
         from fedmpi.commands.check import check
 
-        return check(args.config, args.set, args.ranks)
+        return check(args.config, args.set, args.ranks, args.plot)
+    if args.command == "participation":
+        from fedmpi.commands.participation import write_participation
+
+        return write_participation(args.config, args.set, args.out, args.rounds, force=args.force)
     if args.command == "verify":
         from fedmpi.commands.verify import verify
 
@@ -164,6 +210,10 @@ def _dispatch(args: argparse.Namespace) -> int:
         from fedmpi.plots import plot
 
         return plot(args.runs, args.out)
+    if args.action == "trace":
+        from fedmpi.commands.trace import import_trace
+
+        return import_trace(args.file, args.out, args.round_seconds, force=args.force)
     from fedmpi.commands.prepare import prepare
 
     return prepare(args.name, args.root, args.source)

@@ -14,9 +14,9 @@ from typing import Any
 DATASETS = ("fashion-mnist", "cifar-10", "fashion-mini", "synthetic", "quadratic")
 PARTITIONS = ("iid", "majority-label", "dirichlet", "classes-per-client", "natural")
 MODELS = ("cnn-fashion", "cnn-cifar", "logistic", "mlp", "quadratic")
-AVAILABILITIES = ("always", "periodic", "trace")
+AVAILABILITIES = ("always", "periodic", "bernoulli", "markov", "sinusoidal", "trace")
 SELECTIONS = ("all", "uniform", "permutation", "least-recent", "schedule")
-WEIGHTINGS = ("equal", "all")
+WEIGHTINGS = ("equal", "all", "inverse-probability")
 METHODS = (
     "fedavg", "wait-minibatch", "wait-full", "mifa", "fedlaavg", "fedau", "fedvarp", "scaffold",
     "amplified-scaffold", "fedprox", "fedadam", "fedyogi", "fedavgm", "focus",
@@ -126,13 +126,44 @@ class ParticipationConfig:
     num_groups: int | None = option(None, "periodic: groups that take turns", at_least=1)
     rounds_per_group: int | None = option(None, "periodic: rounds of a turn", at_least=1)
     random_offset: bool = option(False, "periodic: shorten the first turn at random")
+    probability: float | list[float] | None = option(
+        None,
+        "chance that a client is there, one number or one per client: bernoulli; periodic, in its turn "
+        "(default 1); sinusoidal, mean of the day; markov, in the long run",
+        at_least=0,
+        at_most=1,
+    )
+    probability_from: str | None = option(
+        None, "draw each client's probability from its labels, as FedAU does", choices=("labels",)
+    )
+    mean_probability: float = option(0.1, "labels: mean over an even mix of labels", above=0, at_most=1)
+    min_probability: float = option(0.02, "labels: lower limit of a probability", above=0, at_most=1)
+    label_concentration: float = option(
+        0.1, "labels: Dirichlet parameter of what labels contribute; small = uneven", above=0
+    )
+    to_active: float | list[float] | None = option(
+        None,
+        "markov: chance that an absent client comes back in a round; with probability the highest one",
+        at_least=0,
+        at_most=1,
+    )
+    to_inactive: float | list[float] | None = option(
+        None, "markov: chance that a present client leaves in a round", at_least=0, at_most=1
+    )
+    rounds_per_day: float | None = option(None, "sinusoidal: rounds of a day", above=0)
+    amplitude: float | None = option(
+        None, "sinusoidal: how far the probability swings around its mean", at_least=0, at_most=1
+    )
+    phase_spread: float = option(
+        1.0, "sinusoidal: share of the day over which clients' peaks are strewn", at_least=0, at_most=1
+    )
     trace: str | None = option(None, "trace: file of client, start, end (.csv or .h5)")
     trace_period: int | None = option(
         None, "trace: rounds after which it repeats; default: never", at_least=1
     )
     selection: str = option("all", "who is taken of the available", choices=SELECTIONS)
     clients_per_round: int | None = option(None, "S, for uniform, permutation and least-recent", at_least=1)
-    weighting: str = option("equal", "q: 1/participants, or 1/N", choices=WEIGHTINGS)
+    weighting: str = option("equal", "q: 1/participants, 1/N, or 1/(N * probability)", choices=WEIGHTINGS)
     schedule: str | None = option(None, "schedule: file of round, client, weight (.csv or .h5)")
 
 

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from fedmpi.config import SECTIONS, Config
+from fedmpi.participation_conflicts import BY_PROBABILITY, participation_conflicts
 
 
 def conflicts(config: Config) -> Iterator[tuple[str, str]]:
     """Combinations that cannot work, as (key, problem)."""
     run, data, model = config.run, config.data, config.model
-    who, warmup = config.participation, config.warmup
+    warmup = config.warmup
     if warmup and warmup.num_rounds > run.num_rounds:
         yield (
             "warmup.num_rounds",
@@ -59,46 +60,8 @@ def conflicts(config: Config) -> Iterator[tuple[str, str]]:
     if run.cuda_aware and run.device == "cpu":
         yield "run.cuda_aware", 'true needs run.device = "auto" or "cuda", it is "cpu"'
 
+    yield from participation_conflicts(config)
     yield from _method_conflicts(config)
-
-    # Participation.
-    num_clients = data.num_clients
-    if who.availability == "periodic":
-        for key in ("num_groups", "rounds_per_group"):
-            if getattr(who, key) is None:
-                yield (
-                    f"participation.{key}",
-                    'missing; availability = "periodic" needs it; expected an integer >= 1',
-                )
-        if num_clients and who.num_groups and who.num_groups > num_clients:
-            yield "participation.num_groups", f"{who.num_groups} groups for {num_clients} clients"
-    if who.availability == "trace" and who.trace is None:
-        yield "participation.trace", 'missing; availability = "trace" needs a .csv or .h5 file'
-    if who.selection in ("uniform", "permutation", "least-recent"):
-        if who.clients_per_round is None:
-            yield (
-                "participation.clients_per_round",
-                (f'missing; selection = "{who.selection}" needs it; expected an integer >= 1'),
-            )
-        elif num_clients and who.clients_per_round > num_clients:
-            yield (
-                "participation.clients_per_round",
-                (f"{who.clients_per_round} exceeds data.num_clients = {num_clients}"),
-            )
-    if who.selection == "schedule":
-        if who.schedule is None:
-            yield (
-                "participation.schedule",
-                'missing; selection = "schedule" needs a .csv or .h5 file',
-            )
-        if who.availability != "always":
-            yield (
-                "participation.availability",
-                (
-                    f'"{who.availability}" cannot be combined with selection = "schedule", '
-                    'which says itself who takes part; use "always"'
-                ),
-            )
 
 
 def _method_conflicts(config: Config) -> Iterator[tuple[str, str]]:
@@ -172,6 +135,19 @@ def unused_keys(config: Config) -> list[str]:
         *(
             ("participation", key, who.availability == "periodic")
             for key in ("num_groups", "rounds_per_group", "random_offset")
+        ),
+        *(
+            ("participation", key, who.availability in BY_PROBABILITY)
+            for key in ("probability", "probability_from")
+        ),
+        *(
+            ("participation", key, who.availability in BY_PROBABILITY and who.probability_from == "labels")
+            for key in ("mean_probability", "min_probability", "label_concentration")
+        ),
+        *(("participation", key, who.availability == "markov") for key in ("to_active", "to_inactive")),
+        *(
+            ("participation", key, who.availability == "sinusoidal")
+            for key in ("rounds_per_day", "amplitude", "phase_spread")
         ),
         ("participation", "trace", who.availability == "trace"),
         ("participation", "trace_period", who.availability == "trace"),

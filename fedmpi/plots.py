@@ -23,11 +23,7 @@ def plot(paths: Sequence[str], out: str) -> int:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    target = Path(out)
-    if target.suffix not in _FORMATS:
-        raise UserError(
-            f"--out {out}: format {target.suffix or 'missing'}; accepted: {', '.join(_FORMATS)}"
-        )
+    target = figure_target(out, "--out")
     runs = [load_run(path) for path in paths]
     labels = distinguishing_labels(runs)
     has_accuracy = any(run.eval.test_accuracy.notna().any() for run in runs)
@@ -50,14 +46,29 @@ def plot(paths: Sequence[str], out: str) -> int:
         axis.margins(x=0.01)
     axes[0, 0].legend(frameon=False, fontsize=9)
     figure.tight_layout()
+    save_figure(figure, target, "--out")
+    pyplot.close(figure)
+    print(target)
+    return 0
+
+
+def figure_target(out: str, option: str) -> Path:
+    """The file to draw into; a format that we do not write is a UserError."""
+    target = Path(out)
+    if target.suffix not in _FORMATS:
+        raise UserError(
+            f"{option} {out}: format {target.suffix or 'missing'}; accepted: {', '.join(_FORMATS)}"
+        )
+    return target
+
+
+def save_figure(figure: object, target: Path, option: str) -> None:
+    """Write a figure; a place that cannot be written is a UserError."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(target, dpi=150)
     except OSError as error:
-        raise UserError(f"--out {out}: cannot write there ({error.strerror})") from None
-    pyplot.close(figure)
-    print(target)
-    return 0
+        raise UserError(f"{option} {target}: cannot write there ({error.strerror})") from None
 
 
 def _draw(axis: object, run: Run, column: str, scale: float, label: str, colour: str) -> np.ndarray:

@@ -54,7 +54,8 @@ class Simulation:
         clients, self.train_set, self.test_set, self.data = load_shards(comm, config, device)
         self.model = comm.where(True, lambda: self._build_model(device))
         self.participation = comm.where(
-            True, lambda: make_participation(config, self.data.partition.num_clients)
+            True,
+            lambda: make_participation(config, self.data.partition.num_clients, self.data.labels),
         )
         is_random = config.model.name not in MODELS  # a user's model may draw random numbers
         self.engine = comm.on_root(

@@ -200,7 +200,8 @@ _WORDS = {int: "an integer", float: "a number", str: "a string", bool: "true or 
 def _expected(kind: Any, rule: Any) -> str:
     """What a key accepts, in words: `an integer >= 1`."""
     if isinstance(kind, types.UnionType):
-        kind = next(k for k in typing.get_args(kind) if k is not type(None))
+        kinds = [k for k in typing.get_args(kind) if k is not type(None)]
+        return ", or ".join(_expected(k, rule) for k in kinds)
     if rule["choices"]:
         extra = ["package.module:function"] * rule["or_function"] + ["path of an .h5 file"] * rule[
             "or_file"

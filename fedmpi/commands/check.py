@@ -11,18 +11,21 @@ from fedmpi import validate
 from fedmpi.aggregate import wave_size
 from fedmpi.config import Config
 from fedmpi.conflicts import unused_keys
-from fedmpi.data.partition import Partition, make_partition
+from fedmpi.data.partition import ClientLabels, Partition, make_partition
 from fedmpi.data.prepared import Dataset
 from fedmpi.data.sources import load_dataset
 from fedmpi.models import build_model
 from fedmpi.participation import make_participation
+from fedmpi.participation.survey import Survey, rounds_to_see, survey, survey_lines
+from fedmpi.participation_plot import plot_participation
+from fedmpi.plots import figure_target
 from fedmpi.terminal import bytes_text
 
-_MOST_ROUNDS = 2000  # of participation to look at
 
-
-def check(config_path: str, overrides: Sequence[str], num_ranks: int) -> int:
+def check(config_path: str, overrides: Sequence[str], num_ranks: int, plot: str | None = None) -> int:
     """Print the resolved config, who owns what, memory and bytes per rank, and who takes part."""
+    if plot:
+        figure_target(plot, "--plot")  # a bad name is told before the work
     config = validate.load(config_path, overrides)
     data = load_dataset(config.data)
     partition = make_partition(
@@ -30,7 +33,9 @@ def check(config_path: str, overrides: Sequence[str], num_ranks: int) -> int:
     )
     model = build_model(config, data.shape, data.num_classes)
     num_params = sum(p.numel() for p in model.parameters())
-    lines, most = participation_summary(config, partition.num_clients)
+    labels = ClientLabels(partition, data.train_labels, data.num_classes)
+    seen = participation_survey(config, partition.num_clients, labels)
+    most = int(seen.participants.max())
 
     print(config.to_toml())
     for note in unused_keys(config):
@@ -42,33 +47,18 @@ def check(config_path: str, overrides: Sequence[str], num_ranks: int) -> int:
         f"model          {config.model.name}: {num_params:,} parameters"
     )
     print("\n".join(ownership_summary(config, data, partition, num_params, most, num_ranks)))
-    print("\n".join(lines))
+    print("\n".join(survey_lines(seen)))
+    if plot:
+        plot_participation(seen, f"Participation of {config.run.name}", plot)
+        print(f"picture        {plot}")
     return 0
 
 
-def participation_summary(config: Config, num_clients: int) -> tuple[list[str], int]:
-    """Lines on who takes part in the first rounds, and the most participants of a round."""
-    rounds = min(config.run.num_rounds, _MOST_ROUNDS)
-    participation = make_participation(config, num_clients)
-    counts = np.zeros(num_clients, np.int64)
-    last_seen = np.full(num_clients, -1)
-    sizes, sums, longest = [], [], 0
-    for t in range(rounds):
-        clients, weights = participation.weights(t)
-        if len(clients):
-            longest = max(longest, int((t - last_seen[clients]).max()) - 1)
-        counts[clients] += 1
-        last_seen[clients] = t
-        sizes.append(len(clients))
-        sums.append(weights.sum())
-    longest = max(longest, int((rounds - 1 - last_seen).max()))
-    return [
-        f"participation  first {rounds:,} rounds: {min(sizes)} to {max(sizes)} clients a round "
-        f"(mean {np.mean(sizes):.1f}), {sizes.count(0):,} rounds without any",
-        f"               {np.count_nonzero(counts):,} of {num_clients:,} clients seen, each {counts.min()} "
-        f"to {counts.max()} times; longest absence {longest:,} rounds",
-        f"               sum of weights q in a round: {min(sums):.6g} to {max(sums):.6g}",
-    ], max(sizes)
+def participation_survey(config: Config, num_clients: int, labels: ClientLabels) -> Survey:
+    """Who takes part in the first rounds."""
+    window = config.algorithm.amplify_every
+    rounds = rounds_to_see(config.run.num_rounds, num_clients, window)
+    return survey(make_participation(config, num_clients, labels), num_clients, rounds, window)
 
 
 def ownership_summary(

@@ -66,6 +66,22 @@ class Partition:
         return sha.hexdigest()
 
 
+@dataclass(frozen=True)
+class ClientLabels:
+    """The labels that each client holds, for what depends on its label mix."""
+
+    partition: Partition
+    labels: np.ndarray  # (samples,)
+    num_classes: int
+
+    def means(self, values: np.ndarray) -> np.ndarray:
+        """The mean over each client's samples of a value for each label; 0 without samples."""
+        part = self.partition
+        client_of = np.repeat(np.arange(part.num_clients), part.sizes)
+        sums = np.bincount(client_of, values[self.labels[part.order]], minlength=part.num_clients)
+        return sums / np.maximum(part.sizes, 1)
+
+
 Rule = Callable[[np.ndarray, int, int, DataConfig, int], np.ndarray]
 PARTITIONS: dict[str, Rule] = {}
 

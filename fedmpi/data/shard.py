@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedmpi import rng
 from fedmpi.config import Config
-from fedmpi.data.partition import Partition, make_partition
+from fedmpi.data.partition import ClientLabels, Partition, make_partition
 from fedmpi.data.prepared import Dataset
 from fedmpi.data.sources import load_dataset
 from fedmpi.mpi import Comm
@@ -36,6 +36,7 @@ class DataInfo:
     num_train: int
     num_test: int
     partition: Partition
+    labels: ClientLabels
     majority_labels: np.ndarray
     digest: str  # of the data set and of who has what
 
@@ -337,7 +338,9 @@ def load_shards(
     )
     info = DataInfo(
         header.name, header.shape, header.num_classes, len(header.train_labels),
-        len(header.test_labels), partition, partition.majority_labels(header.train_labels),
+        len(header.test_labels), partition,
+        ClientLabels(partition, header.train_labels, header.num_classes),
+        partition.majority_labels(header.train_labels),
         f"{header.digest}/{partition.digest()}",
     )  # fmt: skip
     return (

@@ -1,25 +1,35 @@
 """Who takes part in round t, and with what weight q_t^n.
 
-Three questions, one file each: who could take part (availability.py, trace.py), who of those does
-(selection.py), or both answered by a file (schedule.py). Invariant: `weights(t)` is the same on every
+Three questions: who could take part (availability.py; by chance: chance.py, markov.py; from a file:
+trace.py), who of those does (selection.py), with what weight (weighting.py); or all answered by a file
+(schedule.py). Invariant: `weights(t)` is the same on every
 rank without a message, since all randomness is addressed by (seed, purpose, round).
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from fedmpi.config import Config
-from fedmpi.participation import trace  # noqa: F401  registers itself
+from fedmpi.participation import chance, markov, trace  # noqa: F401  they register themselves
 from fedmpi.participation.availability import make_availability
 from fedmpi.participation.schedule import read_schedule
 from fedmpi.participation.selection import SELECTIONS
+from fedmpi.participation.weighting import WEIGHTINGS
+
+if TYPE_CHECKING:
+    from fedmpi.data.partition import ClientLabels
+
+_PREFIX = "availability."
 
 
 class Participation(Protocol):
     """Anything that answers who takes part."""
+
+    def available(self, t: int) -> np.ndarray:
+        """Ids of the clients that could take part in round t, in ascending order."""
 
     def weights(self, t: int) -> tuple[np.ndarray, np.ndarray]:
         """(clients, weights) of round t: ids in ascending order, and q_t^n > 0 of each."""
@@ -37,39 +47,60 @@ class Participation(Protocol):
 class SelectedParticipation:
     """A selection among the available clients, with a weighting."""
 
-    def __init__(self, config: Config, num_clients: int) -> None:
+    def __init__(self, config: Config, num_clients: int, labels: ClientLabels | None = None) -> None:
         who = config.participation
-        self._availability = make_availability(who, num_clients, config.run.seed)
+        self._availability = make_availability(who, num_clients, config.run.seed, labels)
         self._selection = SELECTIONS[who.selection](who.clients_per_round, num_clients, config.run.seed)
-        self._equal = who.weighting == "equal"
+        self._weighting = WEIGHTINGS[who.weighting]
+        self._per_round = None if who.selection == "all" else who.clients_per_round
         self._num_clients = num_clients
 
+    def available(self, t: int) -> np.ndarray:
+        """Who could take part in round t."""
+        return self._availability.available(t)
+
     def weights(self, t: int) -> tuple[np.ndarray, np.ndarray]:
-        """(clients, weights) of round t: q = 1/participants, or 1/N."""
-        clients = self._selection.select(t, self._availability.available(t), self._availability.turn(t))
-        share = 1 / max(len(clients), 1) if self._equal else 1 / self._num_clients
-        return clients, np.full(len(clients), share)
+        """(clients, weights) of round t."""
+        clients = self._selection.select(t, self.available(t), self._availability.turn(t))
+        return clients, self._weighting(clients, self._num_clients, lambda: self._chances(t, clients))
+
+    def _chances(self, t: int, clients: np.ndarray) -> np.ndarray:
+        """The probability of these clients to take part in round t.
+
+        A choice of S gives everybody available the same chance; the config admits it here only where
+        the number of the available is certain.
+        """
+        chances = self._availability.probability(t, clients)
+        if self._per_round is None:
+            return chances
+        return chances * min(1, self._per_round / max(len(self.available(t)), 1))
 
     def state(self) -> dict[str, np.ndarray]:
-        """The selection's: availability has none."""
-        return self._selection.state()
+        """The selection's, and the availability's under names with a prefix."""
+        own = {_PREFIX + name: value for name, value in self._availability.state().items()}
+        return self._selection.state() | own
 
     def restore(self, t: int, state: dict[str, np.ndarray]) -> None:
         """Go on with round t."""
-        if state and t > 0:
+        if not state or t == 0:
+            return
+        own = {name: value for name, value in state.items() if name.startswith(_PREFIX)}
+        self._availability.restore({name.removeprefix(_PREFIX): value for name, value in own.items()})
+        others = {name: value for name, value in state.items() if name not in own}
+        if others:
             last = t - 1
-            self._selection.restore(
-                state, self._availability.available(last), self._availability.turn(last)
-            )
+            self._selection.restore(others, self.available(last), self._availability.turn(last))
 
     def digest(self) -> str:
         """The availability's: it may come from a file."""
         return self._availability.digest()
 
 
-def make_participation(config: Config, num_clients: int) -> Participation:
-    """The participation that a config describes."""
+def make_participation(
+    config: Config, num_clients: int, labels: ClientLabels | None = None
+) -> Participation:
+    """The participation that a config describes; `labels` for what depends on the clients' label mix."""
     who = config.participation
     if who.selection == "schedule":
         return read_schedule(who.schedule, num_clients)
-    return SelectedParticipation(config, num_clients)
+    return SelectedParticipation(config, num_clients, labels)

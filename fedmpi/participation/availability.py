@@ -1,19 +1,22 @@
 """Who could take part in round t.
 
-Invariant: `available(t)` is a pure function of (seed, t); it returns the same array object while the set
-does not change, which lets a selection work in O(participants) a round.
+Invariant: `available(t)` is a pure function of (seed, t), the same on every rank; it returns the same
+array object while the set does not change, which lets a selection work in O(participants) a round. An
+availability that must remember something to answer quickly gives it to the checkpoint by `state`.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedmpi import rng
 from fedmpi.config import ParticipationConfig
 from fedmpi.errors import UserError
+
+if TYPE_CHECKING:
+    from fedmpi.data.partition import ClientLabels
 
 
 class Availability:
@@ -30,16 +33,28 @@ class Availability:
         """
         return 0
 
+    def probability(self, t: int, clients: np.ndarray) -> np.ndarray:
+        """The chance that each of these clients is available in round t, for those who know it."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What a checkpoint must hold to go on quickly; by default nothing."""
+        return {}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from an earlier `state`."""
+
     def digest(self) -> str:
         """Changes when availability would, beyond what the config tells."""
         return ""
 
 
-AVAILABILITIES: dict[str, Callable[[ParticipationConfig, int, int], Availability]] = {}
+Maker = Callable[[ParticipationConfig, int, int, "ClientLabels | None"], Availability]
+AVAILABILITIES: dict[str, Maker] = {}
 
 
 def availability(name: str) -> Callable:
-    """Register a class (config, num_clients, seed) under a name of `participation.availability`."""
+    """Register a class (config, num_clients, seed, labels) under a name of `participation.availability`."""
 
     def register(kind: Callable) -> Callable:
         AVAILABILITIES[name] = kind
@@ -48,52 +63,38 @@ def availability(name: str) -> Callable:
     return register
 
 
-def make_availability(config: ParticipationConfig, num_clients: int, seed: int) -> Availability:
-    """The availability that a config names."""
+def make_availability(
+    config: ParticipationConfig, num_clients: int, seed: int, labels: ClientLabels | None = None
+) -> Availability:
+    """The availability that a config names. `labels` is asked only by what depends on the label mix."""
     kind = AVAILABILITIES.get(config.availability, UserFunction)
-    return kind(config, num_clients, seed)
+    return kind(config, num_clients, seed, labels)
 
 
 @availability("always")
 class Always(Availability):
     """Everybody, in every round."""
 
-    def __init__(self, config: ParticipationConfig, num_clients: int, seed: int) -> None:
+    def __init__(
+        self, config: ParticipationConfig, num_clients: int, seed: int, labels: ClientLabels | None = None
+    ) -> None:
         self._everybody = np.arange(num_clients)
 
     def available(self, t: int) -> np.ndarray:
         """All clients."""
         return self._everybody
 
-
-@availability("periodic")
-class Periodic(Availability):
-    """Groups of contiguous clients take turns of `rounds_per_group` rounds.
-
-    A random offset in [0, rounds_per_group) shortens the first turn, as in the paper's experiments.
-    """
-
-    def __init__(self, config: ParticipationConfig, num_clients: int, seed: int) -> None:
-        bounds = -(-np.arange(config.num_groups + 1) * num_clients // config.num_groups)
-        self.groups = [np.arange(a, b) for a, b in itertools.pairwise(bounds)]
-        self.rounds_per_group = config.rounds_per_group
-        self.offset = 0
-        if config.random_offset:
-            self.offset = int(rng.stream(seed, "offset").integers(config.rounds_per_group))
-
-    def available(self, t: int) -> np.ndarray:
-        """The group whose turn it is."""
-        return self.groups[self.turn(t) % len(self.groups)]
-
-    def turn(self, t: int) -> int:
-        """Turns before round t."""
-        return (t + self.offset) // self.rounds_per_group
+    def probability(self, t: int, clients: np.ndarray) -> np.ndarray:
+        """Certainty."""
+        return np.ones(len(clients))
 
 
 class UserFunction(Availability):
     """package.module:function(t, num_clients, seed) -> ids of the available clients."""
 
-    def __init__(self, config: ParticipationConfig, num_clients: int, seed: int) -> None:
+    def __init__(
+        self, config: ParticipationConfig, num_clients: int, seed: int, labels: ClientLabels | None = None
+    ) -> None:
         from fedmpi.plugins import import_function
 
         self._name = config.availability

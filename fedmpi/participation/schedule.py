@@ -28,6 +28,10 @@ class Schedule:
         first, last = np.searchsorted(self._rounds, [t, t + 1])
         return self._clients[first:last], self._weights[first:last]
 
+    def available(self, t: int) -> np.ndarray:
+        """Those who take part; of others the file tells nothing."""
+        return self.weights(t)[0]
+
     def state(self) -> dict[str, np.ndarray]:
         """Nothing to keep."""
         return {}

@@ -7,12 +7,17 @@ an interval may then run over the period's end into its beginning.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from fedmpi.config import ParticipationConfig
 from fedmpi.participation.availability import Availability, availability
 from fedmpi.participation.schedule import digest_of
 from fedmpi.participation.table import read_table
+
+if TYPE_CHECKING:
+    from fedmpi.data.partition import ClientLabels
 
 
 @availability("trace")
@@ -22,7 +27,9 @@ class Trace(Availability):
     Rounds asked for in ascending order cost O(changes), plus a scan of N flags where the set changes.
     """
 
-    def __init__(self, config: ParticipationConfig, num_clients: int, seed: int) -> None:
+    def __init__(
+        self, config: ParticipationConfig, num_clients: int, seed: int, labels: ClientLabels | None = None
+    ) -> None:
         columns = _read_trace(config.trace, num_clients, config.trace_period)
         self._digest = digest_of(*columns)
         self._period = config.trace_period

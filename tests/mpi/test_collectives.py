@@ -28,10 +28,10 @@ CPU = torch.device("cpu")
 def reduce(comm, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """The weighted sum over ranks of one update per client."""
     clients = np.arange(len(updates))
-    mine = clients % comm.size == comm.rank
+    mine = np.flatnonzero(clients % comm.size == comm.rank)
     total = WeightedSum(comm, updates.shape[1], torch.float32, CPU, on_device=False)
-    total.buffers(mine.sum()).copy_(torch.from_numpy(updates[mine]))
-    return total.reduce(clients, weights, mine, 0.0, 0, False, Stopwatch()).weighted_sum
+    total.buffers(len(mine)).copy_(torch.from_numpy(updates[mine]))
+    return total.reduce(clients, weights, mine, 0.0, (0, False), Stopwatch()).sums["weighted_sum"]
 
 
 def test_weighted_sum_is_exact(comm):
@@ -56,14 +56,14 @@ def test_a_non_finite_update_is_named_on_all_ranks(comm):
 def test_ranks_that_disagree_on_participants_are_told(comm):
     """A participation that differs between ranks is refused instead of mixed up."""
     clients = np.array([0, 1 + comm.rank])
-    mine = clients % comm.size == comm.rank
+    mine = np.flatnonzero(clients % comm.size == comm.rank)
     total = WeightedSum(comm, 2, torch.float32, CPU, on_device=False)
-    total.buffers(mine.sum()).zero_()
+    total.buffers(len(mine)).zero_()
     if comm.size == 1:
-        total.reduce(clients, np.ones(2), mine, 0.0, 0, False, Stopwatch())
+        total.reduce(clients, np.ones(2), mine, 0.0, (0, False), Stopwatch())
         return
     with pytest.raises(UserError, match="disagree on who takes part"):
-        total.reduce(clients, np.ones(2), mine, 0.0, 0, False, Stopwatch())
+        total.reduce(clients, np.ones(2), mine, 0.0, (0, False), Stopwatch())
 
 
 def test_a_wish_to_stop_reaches_all_ranks(comm):
@@ -72,7 +72,7 @@ def test_a_wish_to_stop_reaches_all_ranks(comm):
     total.buffers(0)
     nobody = np.arange(0)
     stop = 2 if comm.rank == comm.size - 1 else 0
-    reduced = total.reduce(nobody, np.ones(0), nobody, 0.0, stop, False, Stopwatch())
+    reduced = total.reduce(nobody, np.ones(0), nobody, 0.0, (stop, False), Stopwatch())
     assert reduced.stop == 2
     assert reduced.weighted_sum.tolist() == [0, 0]
 

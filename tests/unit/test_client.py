@@ -13,14 +13,20 @@ from fedmpi.data.partition import Partition
 from fedmpi.data.shard import ClientData, Normaliser, Work
 from fedmpi.engines.autograd import OneByOne
 from fedmpi.errors import ClientError
+from fedmpi.methods import Method, Round
 from fedmpi.models import Quadratic
 from fedmpi.params import FlatModel
-from tests.conftest import minibatches
+from tests.conftest import SMALL, minibatches
 
 CPU = torch.device("cpu")
 SIZES = [7, 0, 5, 4]  # samples of four clients; client 1 has none
 INPUTS = np.random.default_rng(1).standard_normal((16, 3))
 LABELS = np.random.default_rng(2).integers(4, size=16)
+
+
+def plain() -> Method:
+    """Generalized FedAvg."""
+    return Method(validate.parse(SMALL, "small.toml"), 4)
 
 
 def make_trainer(module: nn.Module, data: ClientData, dtype: torch.dtype, *, reseed=False) -> LocalTrainer:
@@ -49,7 +55,8 @@ def trainer(small_config):
 def train(trainer: LocalTrainer, client=0, *, t=0, drawn=0, steps=4, lr=0.1) -> np.ndarray:
     """The client's update; the buffer holds rubbish before."""
     update = torch.full_like(trainer.start, 1e9)
-    trainer.train(update[None], [Work(client, drawn)], t, local_steps=steps, local_lr=lr)
+    round = Round(t, np.array([client]), np.ones(1), lr)
+    trainer.train({"update": update[None]}, [Work(client, drawn)], plain(), round, steps)
     return update.double().numpy()
 
 

@@ -83,7 +83,7 @@ def problems_of(text: str, *overrides: str) -> list[str]:
 DATASETS = '"fashion-mnist", "cifar-10", "fashion-mini", "synthetic", "quadratic", path of an .h5 file'
 MODELS = '"cnn-fashion", "cnn-cifar", "logistic", "mlp", "quadratic", package.module:function'
 PARTITIONS = '"iid", "majority-label", "dirichlet", "classes-per-client", "natural"'
-SELECTIONS = '"all", "uniform", "permutation", "schedule"'
+SELECTIONS = '"all", "uniform", "permutation", "least-recent", "schedule"'
 
 # One wrong value in BASE: key, TOML text, value shown, accepted, line.
 WRONG_VALUES = [
@@ -121,8 +121,8 @@ WRONG_VALUES = [
     ("model.name", '"own.h5"', '"own.h5"', f"one of {MODELS}", 11),
     ("participation.availability", '"no"', '"no"', "package.module:function", 14),
     ("participation.selection", '"some"', '"some"', f"one of {SELECTIONS}", 14),
-    ("participation.weighting", '"1/N"', '"1/N"', 'one of "equal", "all"', 14),
-    ("algorithm.name", '"fedsgd"', '"fedsgd"', 'one of "fedavg"', 18),
+    ("participation.weighting", '"1/N"', '"1/N"', 'one of "equal", "all", "inverse-probability"', 14),
+    ("algorithm.name", '"fedsgd"', '"fedsgd"', '"focus", package.module:function', 18),
     ("run.device", '"gpu"', '"gpu"', 'one of "auto", "cpu", "cuda"', 2),
     ("run.device", '["cpu"]', "['cpu']", 'one of "auto", "cpu", "cuda"', 2),
     ("run.dtype", '"float16"', '"float16"', 'one of "float32", "float64"', 2),
@@ -818,12 +818,14 @@ def test_the_accepted_names_are_those_that_exist():
     from fedmpi.models import MODELS
     from fedmpi.participation.availability import AVAILABILITIES
     from fedmpi.participation.selection import SELECTIONS
+    from fedmpi.participation.weighting import WEIGHTINGS
 
     assert sorted(names.DATASETS) == sorted(SOURCES)
     assert sorted(names.PARTITIONS) == sorted([*PARTITIONS, "natural"])
     assert sorted(names.MODELS) == sorted(MODELS)
     assert sorted(names.AVAILABILITIES) == sorted(AVAILABILITIES)
     assert sorted(names.SELECTIONS) == sorted([*SELECTIONS, "schedule"])
+    assert sorted(names.WEIGHTINGS) == sorted(WEIGHTINGS)
     assert sorted(names.METHODS) == sorted(METHODS)
 
 

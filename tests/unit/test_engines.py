@@ -19,6 +19,7 @@ from fedmpi.engines import Engine, choose_engine, cuda_graph, is_capturable, mak
 from fedmpi.engines.dense import Dense, dense_layers
 from fedmpi.engines.layout import speed_up
 from fedmpi.engines.vmap import Vectorised
+from fedmpi.methods import Method, Round
 from fedmpi.params import FlatModel
 from fedmpi.validate import parse
 from tests.conftest import SMALL
@@ -79,7 +80,8 @@ def updates_of(made: LocalTrainer, clients: list[int], steps: int = 4) -> dict[i
     from fedmpi.params import aligned_rows
 
     updates = aligned_rows(len(clients), len(made.start), made.start)
-    made.train(updates, [Work(n, 3 * n) for n in clients], 0, steps, 0.05)
+    method, round = Method(config_of(), 20), Round(0, np.array(clients), np.ones(len(clients)), 0.05)
+    made.train({"update": updates}, [Work(n, 3 * n) for n in clients], method, round, steps)
     return {n: update.clone() for n, update in zip(clients, updates, strict=True)}
 
 

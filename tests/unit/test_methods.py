@@ -46,7 +46,7 @@ def values(state: ServerState) -> tuple[list[float], list[float], int]:
 
 def test_a_run_starts_with_nothing_accumulated():
     """t_0 = 0 and u = 0, of the shape of x and in float64."""
-    state = make_method(config_with()).init(frozen(1.0, -2.0, 0.5))
+    state = make_method(config_with(), 7).init(frozen(1.0, -2.0, 0.5))
     assert values(state) == ([1.0, -2.0, 0.5], [0.0, 0.0, 0.0], 0)
     assert state.accumulated.dtype == np.float64
 
@@ -62,13 +62,13 @@ def test_a_run_starts_with_nothing_accumulated():
 )
 def test_update_adds_the_weighted_sum_to_x(x, weighted_sum, expected):
     """Line 9: x_{t+1} = x_t + sum_n q_t^n Delta_t^n; u and t_0 stay."""
-    state = make_method(config_with(eta=10.0)).update(state_of(x, (7.0, 8.0), 3), frozen(*weighted_sum))
+    state = make_method(config_with(eta=10.0), 7).update(state_of(x, (7.0, 8.0), 3), frozen(*weighted_sum))
     assert values(state) == (expected, [7.0, 8.0], 3)
 
 
 def test_accumulate_adds_the_weighted_sum_to_u():
     """Line 10: u = u + sum_n q_t^n Delta_t^n; x and t_0 stay."""
-    state = make_method(config_with(eta=10.0)).accumulate(
+    state = make_method(config_with(eta=10.0), 7).accumulate(
         state_of((1.0, 2.0), (7.0, 8.0), 3), frozen(0.5, -1.0)
     )
     assert values(state) == ([1.0, 2.0], [7.5, 7.0], 3)
@@ -85,13 +85,13 @@ def test_accumulate_adds_the_weighted_sum_to_u():
 )
 def test_amplify_adds_eta_minus_one_times_u(eta, expected):
     """Line 12: x_{t+1} = x_{t+1} + (eta - 1) u; u and t_0 stay."""
-    state = make_method(config_with(eta=eta)).amplify(state_of((1.5, 1.0), (0.5, -1.0), 3), 5)
+    state = make_method(config_with(eta=eta), 7).amplify(state_of((1.5, 1.0), (0.5, -1.0), 3), 5)
     assert values(state) == (expected, [0.5, -1.0], 3)
 
 
 def test_the_warmup_is_not_amplified():
     """Before the warm-up has ended, eta = 1; the round after it has the eta of the config."""
-    method = make_method(config_with(eta=10.0, interval=3, warmup=4))
+    method = make_method(config_with(eta=10.0, interval=3, warmup=4), 7)
     state = state_of((1.5,), (0.5,))
     assert [method.amplify(state, t).global_params.item() for t in range(6)] == [
         1.5,
@@ -105,7 +105,7 @@ def test_the_warmup_is_not_amplified():
 
 def test_restart_begins_the_next_interval():
     """Lines 13-14: t_0 = t + 1 and u = 0; x stays."""
-    state = make_method(config_with(interval=3)).restart(state_of((1.0, 2.0), (7.0, 8.0), 3), 5)
+    state = make_method(config_with(interval=3), 7).restart(state_of((1.0, 2.0), (7.0, 8.0), 3), 5)
     assert values(state) == ([1.0, 2.0], [0.0, 0.0], 6)
 
 
@@ -128,7 +128,7 @@ def test_restart_begins_the_next_interval():
 )
 def test_intervals_end_every_p_rounds_counted_from_the_end_of_the_warmup(interval, warmup, ends):
     """t + 1 - t_0 = P after the warm-up; the warm-up itself is one interval."""
-    method = make_method(config_with(eta=10.0, interval=interval, warmup=warmup))
+    method = make_method(config_with(eta=10.0, interval=interval, warmup=warmup), 7)
     state, found = method.init(frozen(0.0)), []
     for t in range(12):
         if method.interval_ends(state, t):
@@ -151,7 +151,7 @@ def test_intervals_end_every_p_rounds_counted_from_the_end_of_the_warmup(interva
 )
 def test_seven_rounds_by_hand(eta, interval, warmup, expected):
     """The steps in the order of Algorithm 1 give the x_t worked out by hand."""
-    method = make_method(config_with(eta, interval, warmup))
+    method = make_method(config_with(eta, interval, warmup), 7)
     state, found = method.init(frozen(0.0)), []
     for t in range(7):
         state = method.accumulate(method.update(state, frozen(1.0)), frozen(1.0))
@@ -163,7 +163,7 @@ def test_seven_rounds_by_hand(eta, interval, warmup, expected):
 
 def test_no_step_changes_the_state_it_is_given():
     """Every step returns a new record; the arrays of the old one keep their numbers."""
-    method = make_method(config_with(eta=10.0))
+    method = make_method(config_with(eta=10.0), 7)
     old, weighted_sum = ServerState(np.array([1.0, 2.0]), np.array([3.0, 4.0]), 5), np.array([0.5, 0.25])
     for new in (
         method.update(old, weighted_sum),
@@ -179,7 +179,7 @@ def test_no_step_changes_the_state_it_is_given():
 
 def test_x_and_u_do_not_share_memory():
     """What is accumulated is not a view of the model, at the start and after a restart."""
-    method = make_method(config_with())
+    method = make_method(config_with(), 7)
     state = method.init(np.array([1.0, 2.0]))
     for now in (state, method.restart(state, 0)):
         assert not np.shares_memory(now.global_params, now.accumulated)
@@ -187,7 +187,7 @@ def test_x_and_u_do_not_share_memory():
 
 def test_the_state_is_frozen():
     """A field of the state cannot be assigned."""
-    state = make_method(config_with()).init(frozen(1.0))
+    state = make_method(config_with(), 7).init(frozen(1.0))
     with pytest.raises(dataclasses.FrozenInstanceError):
         state.anchor_round = 3
 
@@ -195,7 +195,7 @@ def test_the_state_is_frozen():
 def test_the_method_is_chosen_by_name():
     """`algorithm.name` picks the class of its registry entry."""
     assert METHODS["fedavg"] is GeneralizedFedAvg
-    assert type(make_method(config_with())) is GeneralizedFedAvg
+    assert type(make_method(config_with(), 7)) is GeneralizedFedAvg
 
 
 def test_reading_and_planning_need_neither_mpi_nor_torch():
@@ -207,7 +207,7 @@ import fedmpi, fedmpi.participation, fedmpi.methods, fedmpi.rng, fedmpi.storage.
 import fedmpi.config, fedmpi.validate, fedmpi.errors
 config = fedmpi.validate.load("configs/fashion-amplified.toml")
 clients, weights = fedmpi.participation.make_participation(config, 250).weights(0)
-fedmpi.methods.make_method(config)
+fedmpi.methods.make_method(config, 7)
 print(len(clients), "torch" in sys.modules)
 """
     job = subprocess.run(
