@@ -74,7 +74,7 @@ def test_a_wish_to_stop_reaches_all_ranks(comm):
     stop = 2 if comm.rank == comm.size - 1 else 0
     reduced = total.reduce(nobody, np.ones(0), nobody, 0.0, (stop, False), Stopwatch())
     assert reduced.stop == 2
-    assert reduced.weighted_sum.tolist() == [0, 0]
+    assert reduced.sums["weighted_sum"].tolist() == [0, 0]
 
 
 def test_an_error_of_one_rank_reaches_all(comm):
