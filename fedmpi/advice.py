@@ -6,6 +6,7 @@ measured, and is left out without them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,10 +17,10 @@ from fedmpi import theory
 from fedmpi.config import Config
 from fedmpi.participation import Participation
 
-_MOST_WEIGHTS = 10**6
-_MOST_VISITS = 10**9  # clients times rounds
-_FEWEST, _MOST = 2000, 20_000  # rounds
-_FAILURE = 0.05  # c of the statements that hold with probability 1 - c
+_MOST_WEIGHTS = 25 * 10**5
+_MOST_VISITS = 2 * 10**8  # clients times rounds, where each round asks all clients
+_FEWEST, _MOST = 2000, 40_000  # rounds
+_SMALL = 1e-3  # of d^2: as good as regularized
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,7 @@ def known_of_quadratic(config: Config) -> Known:
 def look_ahead(config: Config, participation: Participation, num_clients: int) -> theory.Weights:
     """The weights after the warm-up, for as many rounds as can be looked at in seconds."""
     first, last = config.warmup_rounds, config.run.num_rounds
-    wanted = min(max(_FEWEST, 4 * config.algorithm.amplify_every), _MOST, _MOST_VISITS // num_clients)
-    last = min(last, first + max(wanted, 2))
+    last = min(last, first + max(_rounds_to_see(config, num_clients), 2))
     found, count = [], 0
     for t in range(last):  # from the start: who takes part may depend on earlier rounds
         clients, weights = participation.weights(t)
@@ -66,6 +66,17 @@ def look_ahead(config: Config, participation: Participation, num_clients: int) -
     rounds = np.repeat(np.arange(len(found)), [len(clients) for clients, _ in found])
     clients, weights = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return theory.Weights(rounds, clients, weights, len(found), num_clients)
+
+
+def _rounds_to_see(config: Config, num_clients: int) -> int:
+    """Enough for several intervals of this config, and for two of those that could be regularized."""
+    who = config.participation
+    cycle = (who.num_groups or 1) * (who.rounds_per_group or 1)
+    if who.clients_per_round:
+        cycle = max(cycle, math.ceil(num_clients / who.clients_per_round))
+    wanted = min(max(_FEWEST, 4 * config.algorithm.amplify_every, 2 * cycle), _MOST)
+    is_cheap = who.availability in ("always", "periodic", "trace") or who.selection == "schedule"
+    return wanted if is_cheap else min(wanted, _MOST_VISITS // num_clients)
 
 
 class Adviser:
@@ -143,7 +154,9 @@ class Adviser:
         lengths = [period for period, _, _ in self.curve if period <= max(rounds / 2, 1)]
         if self.known is None:
             worst = {period: value for period, value, _ in self.curve}
-            return None, min(lengths, key=worst.get), "3.2 (P with the least delta^2 seen)"
+            small = [period for period in lengths if worst[period] <= _SMALL]
+            period = small[0] if small else min(lengths, key=worst.get)
+            return None, period, f"3.2 (P with the least delta^2 seen, or below {_SMALL:g} d^2)"
         tried = [theory.rates_3_2(self.constants(p), p, steps, rounds) for p in lengths]
         best = min(tried, key=lambda rates: self.bound(rates)["total"])
         return best, best.amplify_every, "3.2 (P with the lowest bound seen)"

@@ -63,6 +63,10 @@ def _draw_curve(axis: object, adviser: Adviser, report: dict[str, Any]) -> None:
         axis.axvline(wanted, color="black", linestyle="--", linewidth=1, label=f"suggested, P = {wanted:,}")
     axis.set_xscale("log")
     axis.set_yscale("log")
+    ticks = [m * 10**k for k in range(7) for m in (1, 2, 5) if m * 10**k <= periods[-1]]
+    ticks = ticks if len(ticks) < 8 else [tick for tick in ticks if str(tick)[0] == "1"]
+    axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axis.set_xticks([], minor=True)
     axis.set_xlabel("P, rounds between amplifications")
     axis.set_title("delta²(P) / d², from the weights alone", fontsize=11, loc="left")
     axis.legend(frameon=False, fontsize=8)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -54,13 +55,20 @@ class Probe:
         self.num_clients = num_clients
         self.owned = owned_clients(num_clients, comm.rank, comm.size)
         self._everybody = np.arange(num_clients)
-        self._sum = WeightedSum(comm, model.num_params, torch.float64, model.values.device, on_device=False)
+
+    @cached_property
+    def _sum(self) -> WeightedSum:
+        """Made when it is first needed: it holds a vector."""
+        model = self._model
+        return WeightedSum(
+            self._comm, model.num_params, torch.float64, model.values.device, on_device=False
+        )
 
     def client_gradients(
         self, x: np.ndarray, tick: Callable[[int], None] = lambda done: None
     ) -> tuple[Tensor, np.ndarray]:
         """Collective. (own clients, num_params) gradients of F_n at x, and the losses of all N clients."""
-        needed = len(self.owned) * self._model.num_params * self._model.values.element_size()
+        needed = len(self.owned) * self._model.num_params * 8  # they are compared in float64
         self._comm.where(True, lambda: _check_room(needed))
         rows = self._model.values.new_zeros((len(self.owned), self._model.num_params))
         losses = np.zeros(self.num_clients)
@@ -90,9 +98,8 @@ class Probe:
         is_bad = float(not bool(torch.isfinite(rows).all()))
         if self._comm.maximum(np.array([is_bad]))[0]:
             return None
-        return (
-            self._sum.total(rows.double(), self._everybody, self._everybody[self.owned]) / self.num_clients
-        )
+        total = self._sum.total(rows.double(), self._everybody, self.owned)
+        return total / self.num_clients
 
     def of_all(self, own: np.ndarray) -> np.ndarray:
         """Collective. One number of each client, of all N."""
@@ -226,6 +233,7 @@ class Probe:
 def _check_room(needed: int) -> None:
     if needed > _MOST_BYTES:
         raise UserError(
-            f"the gradients of a rank's clients take {needed / 1e9:.1f} GB, more than {_MOST_BYTES / 1e9:.1f} GB; "
+            f"the gradients of a rank's clients take {needed / 1e9:.1f} GB, more than "
+            f"{_MOST_BYTES / 1e9:.1f} GB; "
             "use more ranks, or do without measured constants"
         )

@@ -108,9 +108,10 @@ def _participation_lines(adviser: Adviser, report: dict[str, Any], path: str) ->
         f"regularized    yes: delta^2(P) = 0 first at P = {even:,}" if even else
         "regularized    no: no P up to half of the rounds looked at gives all clients the same weight",
         "",
-        f"{'P':>9}  {'delta^2(P)/d^2, worst':>22}  {'mean':>10}   (from weights alone, over intervals of P)",
+        f"{'P':>9}  {'delta^2(P)/d^2, worst':>22}  {'mean':>10}   (from weights alone, over intervals)",
     ]  # fmt: skip
-    chosen = {adviser.rates.amplify_every: "this config", report["suggested"]["amplify_every"]: "suggested"}
+    own, wanted = adviser.rates.amplify_every, report["suggested"]["amplify_every"]
+    chosen = {own: "this config", wanted: "this config, and suggested" if own == wanted else "suggested"}
     rows = adviser.curve
     shown = {p for p, _, _ in rows[:: max(len(rows) // 10, 1)]} | set(chosen) | {even}
     for period, worst, mean in rows:
@@ -133,7 +134,8 @@ def _bound_lines(adviser: Adviser, report: dict[str, Any]) -> list[str]:
     if known is None:
         return [
             *lines,
-            f"suggested      amplify_every = {suggested['amplify_every']:,} (Corollary {suggested['corollary']})",
+            f"suggested      amplify_every = {suggested['amplify_every']}",
+            f"               Corollary {suggested['corollary']}",
             "unknown        L, sigma^2 and the divergences of this model: no bound, no learning rates. "
             "Measure them with --measure (at x_0) or --at RUN.h5",
         ]
@@ -151,8 +153,8 @@ def _bound_lines(adviser: Adviser, report: dict[str, Any]) -> list[str]:
         lines.append("  (a condition fails: for this config the theorem promises nothing)")
     lines += [
         "",
-        f"suggested      amplify_every = {suggested['amplify_every']}, local_lr = {suggested['local_lr']:.6g}, "
-        f"amplification = {suggested['amplification']:.6g}",
+        f"suggested      amplify_every = {suggested['amplify_every']}, "
+        f"local_lr = {suggested['local_lr']:.6g}, amplification = {suggested['amplification']:.6g}",
         f"               Corollary {suggested['corollary']}",
     ]
     return lines

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmpi.theory.weights import Weights, interval_sums
+from fedmpi.theory.weights import Weights, interval_sums, rounding
 
 _BLOCK = 1 << 22  # numbers of a temporary array
 
@@ -61,7 +61,7 @@ def exact_delta2(q: Weights, deviations: np.ndarray, period: int) -> np.ndarray:
     intervals, clients, qbar = intervals[order], clients[order], sums[order] / period
     mu = np.bincount(intervals, qbar, count) / q.num_clients
     from_mu = qbar - mu[intervals]
-    from_mu[np.abs(from_mu) <= 1e-12 * mu[intervals]] = 0.0
+    from_mu[np.abs(from_mu) <= rounding(q.num_clients) * mu[intervals]] = 0.0
     # mu takes nothing away where somebody stayed away: all deviations, theirs included, sum to 0.
     is_full = np.bincount(intervals, minlength=count) == q.num_clients
     effective = np.where(is_full[intervals], from_mu, qbar)

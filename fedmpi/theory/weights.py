@@ -11,8 +11,6 @@ from functools import cached_property
 
 import numpy as np
 
-_ROUNDING = 1e-12  # relative: weights that differ by less are the same
-
 
 @dataclass(frozen=True)
 class Weights:
@@ -51,6 +49,11 @@ class Weights:
         return int(max(gaps.max(), (self.num_rounds - 1 - last).max()))
 
 
+def rounding(num_clients: int) -> float:
+    """Relative: averaged weights that differ by less are the same; the mean of N may be off by N ulp."""
+    return max(1e-12, 2.3e-16 * num_clients)
+
+
 def rho(q: Weights) -> float:
     """The least rho with sum_n (q_t^n)^2 <= rho^2 for all t (section 3); 1/sqrt(S) for S equal weights."""
     return float(np.sqrt(np.bincount(q.rounds, q.weights**2, q.num_rounds).max(initial=0)))
@@ -82,7 +85,7 @@ def delta2_factors(q: Weights, period: int) -> np.ndarray:
     seen = np.bincount(intervals, (sums / period - means[intervals]) ** 2, count)
     absent = q.num_clients - np.bincount(intervals, minlength=count)
     factors = q.num_clients * (seen + absent * means**2)
-    return np.where(factors <= (q.num_clients * _ROUNDING * means) ** 2, 0.0, factors)
+    return np.where(factors <= (q.num_clients * rounding(q.num_clients) * means) ** 2, 0.0, factors)
 
 
 def regularized_interval(q: Weights) -> int | None:
