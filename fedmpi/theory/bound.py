@@ -76,6 +76,8 @@ def rates_3_2(of: Constants, amplify_every: int, local_steps: int, num_rounds: i
 
 def suits_3_3(of: Constants, amplify_every: int, local_steps: int, num_rounds: int) -> bool:
     """The condition of Corollary 3.3: sqrt(F)/(rho sqrt(L I T)) <= 1/(2 L I P)."""
+    if of.rho == 0:  # nobody ever takes part
+        return False
     left = math.sqrt(of.gap / (of.smoothness * local_steps * num_rounds)) / of.rho
     return 0 < left <= 1 / (2 * of.smoothness * local_steps * amplify_every)
 
