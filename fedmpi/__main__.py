@@ -112,6 +112,9 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
     plot = commands.add_parser("plot", help="training loss and test accuracy of runs as a picture")
     plot.add_argument("runs", nargs="+", metavar="RUN.h5")
     plot.add_argument("--out", required=True, metavar="FIG.png", help="PNG, PDF or SVG file")
+    plot.add_argument(
+        "--trajectory", action="store_true", help="draw the way of x instead, for two parameters"
+    )
 
 
 def _add_data(commands: argparse._SubParsersAction) -> None:
@@ -226,7 +229,7 @@ def _dispatch(args: argparse.Namespace) -> int:
     if args.command == "plot":
         from fedmpi.plots import plot
 
-        return plot(args.runs, args.out)
+        return plot(args.runs, args.out, trajectory=args.trajectory)
     if args.action == "trace":
         from fedmpi.commands.trace import import_trace
 

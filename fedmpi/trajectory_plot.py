@@ -50,6 +50,7 @@ def plot_trajectories(runs: Sequence[Run], out: str, columns: int = 4) -> None:
         rows, columns, figsize=(3.1 * columns, 3.2 * rows + 0.4), sharex=True, sharey=True, squeeze=False,
         layout="constrained",
     )  # fmt: skip
+    figure.get_layout_engine().set(h_pad=0.08)
     for axis in axes.flat[len(runs) :]:
         axis.set_visible(False)
     for number, (axis, run) in enumerate(zip(axes.flat, runs, strict=False)):
