@@ -81,6 +81,18 @@ def _add_planning(commands: argparse._SubParsersAction) -> None:
     check.add_argument("--ranks", type=_positive, default=1, help="number of ranks to plan for")
     check.add_argument("--plot", metavar="FIG.png", help="draw who takes part: PNG, PDF or SVG file")
 
+    advise = commands.add_parser("advise", help="theory: evenness, the bound, suggested P, gamma and eta")
+    advise.add_argument("config", help="TOML file")
+    advise.add_argument(
+        "--at", metavar="RUN.h5", help="measure constants at the model of a run; under MPI too"
+    )
+    advise.add_argument("--measure", action="store_true", help="measure constants at the initial model")
+    advise.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    advise.add_argument(
+        "--plot", metavar="FIG.png", help="draw delta^2(P) and the bound: PNG, PDF or SVG file"
+    )
+    _add_set(advise)
+
     realised = commands.add_parser("participation", help="write who takes part, and with what weight")
     realised.add_argument("config", help="TOML file")
     realised.add_argument("--out", required=True, metavar="Q.h5", help=".h5 or .csv file, a schedule")
@@ -100,6 +112,9 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
     plot = commands.add_parser("plot", help="training loss and test accuracy of runs as a picture")
     plot.add_argument("runs", nargs="+", metavar="RUN.h5")
     plot.add_argument("--out", required=True, metavar="FIG.png", help="PNG, PDF or SVG file")
+    plot.add_argument(
+        "--trajectory", action="store_true", help="draw the way of x instead, for two parameters"
+    )
 
 
 def _add_data(commands: argparse._SubParsersAction) -> None:
@@ -186,6 +201,11 @@ def _dispatch(args: argparse.Namespace) -> int:
         from fedmpi.commands.check import check
 
         return check(args.config, args.set, args.ranks, args.plot)
+    if args.command == "advise":
+        from fedmpi.commands.advise import advise
+
+        how = {"at": args.at, "measure": args.measure, "as_json": args.json, "plot": args.plot}
+        return advise(args.config, args.set, **how)
     if args.command == "participation":
         from fedmpi.commands.participation import write_participation
 
@@ -209,7 +229,7 @@ def _dispatch(args: argparse.Namespace) -> int:
     if args.command == "plot":
         from fedmpi.plots import plot
 
-        return plot(args.runs, args.out)
+        return plot(args.runs, args.out, trajectory=args.trajectory)
     if args.action == "trace":
         from fedmpi.commands.trace import import_trace
 

@@ -73,6 +73,10 @@ class RunConfig:
     checkpoint_minutes: float = option(10.0, "minutes between checkpoints; 0 = by rounds only", at_least=0)
     max_minutes: float | None = option(None, "stop with a checkpoint before this time is up", above=0)
     record_params_every: int = option(0, "rounds between stored x_t; 0 = never", at_least=0)
+    record_theory_every: int = option(
+        0, "rounds between records of |grad f|^2 and divergences, each a pass over the data", at_least=0
+    )
+    eval_at_amplification: bool = option(False, "evaluate just before and just after each amplification")
     device: str = option("auto", "where clients train", choices=("auto", "cpu", "cuda"))
     cuda_aware: bool = option(False, "hand GPU buffers to MPI as they are")
     dtype: str = option("float32", "precision of local training", choices=("float32", "float64"))

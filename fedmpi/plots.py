@@ -16,8 +16,14 @@ _WINDOW = 0.03  # of the points, as in the paper's figures
 _FORMATS = (".png", ".pdf", ".svg")
 
 
-def plot(paths: Sequence[str], out: str) -> int:
-    """Draw the runs' curves into one file."""
+def plot(paths: Sequence[str], out: str, *, trajectory: bool = False) -> int:
+    """Draw the runs' curves into one file, or with `trajectory` their ways through the plane."""
+    if trajectory:
+        from fedmpi.trajectory_plot import plot_trajectories
+
+        plot_trajectories([load_run(path) for path in paths], out)
+        print(out)
+        return 0
     import matplotlib
 
     matplotlib.use("Agg")

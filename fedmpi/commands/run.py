@@ -39,6 +39,7 @@ _MAY_CHANGE = (
         )
     ),
     *("run." + key for key in ("max_minutes", "record_params_every", "device", "cuda_aware")),
+    *("run." + key for key in ("record_theory_every", "eval_at_amplification")),
     "data.root",
     "participation.schedule",  # where it lies; its contents are checked
     "participation.trace",

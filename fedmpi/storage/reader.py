@@ -13,7 +13,7 @@ import numpy as np
 
 from fedmpi.errors import UserError
 from fedmpi.storage.files import check_harmless
-from fedmpi.storage.schema import FORMAT, FORMAT_VERSION, TABLES
+from fedmpi.storage.schema import FORMAT, FORMAT_VERSION, OPTIONAL_TABLES, TABLES
 
 if TYPE_CHECKING:
     import pandas
@@ -33,6 +33,8 @@ class Run:
     clients: pandas.DataFrame  # size, majority_label, rank
     global_params: np.ndarray | None  # x after the last round written
     params: tuple[np.ndarray, np.ndarray] | None  # (rounds, x_t) with run.record_params_every
+    theory: pandas.DataFrame | None = None  # with run.record_theory_every
+    amplification: pandas.DataFrame | None = None  # with run.eval_at_amplification
 
     @property
     def name(self) -> str:
@@ -62,7 +64,9 @@ def _read(path: Path, file: h5py.File) -> Run:
     import pandas
 
     tables = {}
-    for name, columns in TABLES.items():
+    for name, columns in (TABLES | OPTIONAL_TABLES).items():
+        if name in OPTIONAL_TABLES and name not in file:
+            continue
         tables[name] = pandas.DataFrame({c.name: file[name][c.name][()] for c in columns})
     attributes = dict(file.attrs)
     global_params = params = None
@@ -75,6 +79,7 @@ def _read(path: Path, file: h5py.File) -> Run:
     return Run(
         path, attributes["status"], config, attributes, tables["eval"], tables["train"],
         tables["participation"], tables["clients"], global_params, params,
+        tables.get("theory"), tables.get("amplification"),
     )  # fmt: skip
 
 
