@@ -101,6 +101,11 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
     plot.add_argument("runs", nargs="+", metavar="RUN.h5")
     plot.add_argument("--out", required=True, metavar="FIG.png", help="PNG, PDF or SVG file")
 
+    export = commands.add_parser("export", help="one table of runs for other tools")
+    export.add_argument("runs", nargs="+", metavar="RUN.h5|DIR")
+    export.add_argument("--out", required=True, metavar="FILE.csv", help=".csv, .json or .parquet file")
+    export.add_argument("--table", default="eval", help="eval (default), train, participation or clients")
+
 
 def _add_data(commands: argparse._SubParsersAction) -> None:
     data = commands.add_parser("data", help="prepare data sets")
@@ -210,6 +215,10 @@ def _dispatch(args: argparse.Namespace) -> int:
         from fedmpi.plots import plot
 
         return plot(args.runs, args.out)
+    if args.command == "export":
+        from fedmpi.commands.export import export
+
+        return export(args.runs, args.out, args.table)
     if args.action == "trace":
         from fedmpi.commands.trace import import_trace
 
