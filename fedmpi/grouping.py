@@ -1,0 +1,98 @@
+"""Runs that differ only by seed belong together; groups are named by what differs between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedmpi.storage.reader import Run
+from fedmpi.storage.runs import flat_config
+
+# Keys that change neither the experiment nor its results.
+_BESIDE = frozenset(
+    "run.seed run.name run.device run.cuda_aware run.checkpoint_every run.checkpoint_minutes "
+    "run.max_minutes data.root".split()
+)
+_SEED_IN_NAME = re.compile(r"[\s,_-]*seed[\s=_-]*\d+", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs with the same config but for the seed."""
+
+    label: str
+    values: dict[str, Any]  # the config values that differ between groups
+    runs: tuple[Run, ...]
+
+
+def group_runs(runs: Sequence[Run]) -> list[Group]:
+    """Groups in the order in which they first appear."""
+    members: dict[tuple, list[Run]] = {}
+    for run in runs:
+        key = _identity(run)
+        # The same seed twice is no second sample: it makes a group of its own.
+        number = 0
+        while any(r.config["run"]["seed"] == run.config["run"]["seed"] for r in members.get((key, number), [])):
+            number += 1
+        members.setdefault((key, number), []).append(run)
+    firsts = [group[0] for group in members.values()]
+    keys = differing_keys(firsts)
+    labels = _labels(firsts, keys)
+    values = [{key: flat_config(run.config).get(key) for key in keys} for run in firsts]
+    return [
+        Group(label, value, tuple(group))
+        for label, value, group in zip(labels, values, members.values(), strict=True)
+    ]
+
+
+def differing_keys(runs: Sequence[Run]) -> list[str]:
+    """Config keys whose values differ between runs, without seeds, names and ways to run."""
+    flat = [flat_config(run.config) for run in runs]
+    keys = [key for key in dict.fromkeys(key for f in flat for key in f) if key not in _BESIDE]
+    return [key for key in keys if len({repr(f.get(key)) for f in flat}) > 1]
+
+
+def value_text(value: Any) -> str:
+    """A config value for people.
+
+    >>> value_text(0.1), value_text(None), value_text([1, 2]), value_text(True)
+    ('0.1', '-', '[1, 2]', 'yes')
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _identity(run: Run) -> str:
+    flat = flat_config(run.config)
+    kept = sorted((key, repr(value)) for key, value in flat.items() if key not in _BESIDE)
+    return repr([base_name(run), *kept])
+
+
+def base_name(run: Run) -> str:
+    """The run's name without its seed."""
+    return _SEED_IN_NAME.sub("", run.name) or run.name
+
+
+def _labels(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
+    """Names where they tell the groups apart, else the values that differ, else the files."""
+    names = [base_name(run) for run in runs]
+    flat = [flat_config(run.config) for run in runs]
+    texts = [
+        ", ".join(_value_label(key, f[key]) for key in keys if f.get(key) is not None) for f in flat
+    ]
+    stems, paths = [run.path.stem for run in runs], [str(run.path) for run in runs]
+    both = [f"{name}, {text}" for name, text in zip(names, texts, strict=True)]
+    for labels in (names, texts, both, stems, paths):
+        if len(set(labels)) == len(runs) and all(labels):
+            return labels
+    return paths
+
+
+def _value_label(key: str, value: Any) -> str:
+    section, name = key.split(".", 1)
+    return value_text(value) if name == "name" else f"{name} {value_text(value)}"

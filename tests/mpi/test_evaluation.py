@@ -1,0 +1,71 @@
+"""When what is evaluated, on how much, and that it changes nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedmpi import validate
+from fedmpi.commands.run import prepare, record_anew
+from fedmpi.mpi import Comm
+from fedmpi.storage.reader import Run, load_run
+from fedmpi.terminal import Progress
+from tests.conftest import SMALL
+
+pytestmark = pytest.mark.mpi
+
+
+def results(comm: Comm, path: Path, *settings: str) -> Run | None:
+    """The results of the small experiment; on rank 0."""
+    config = validate.parse(SMALL, "small.toml", ["run.num_rounds=7", *settings])
+    simulation, attributes = prepare(comm, config, path)
+    comm.where(comm.is_root, lambda: record_anew(path, attributes, simulation))
+    simulation.run(Progress(7, enabled=False))
+    comm.agree(None)
+    return load_run(path) if comm.is_root else None
+
+
+def test_the_training_set_has_a_cadence_of_its_own(comm, mpi_tmp_path):
+    """Rows where either is due, nan where one is not, both at the end; and the same x."""
+    both = results(comm, mpi_tmp_path / "both.h5", "run.eval_every=1")
+    apart = results(comm, mpi_tmp_path / "apart.h5", "run.eval_every=2", "run.eval_train_every=3")
+    if not comm.is_root:
+        return
+    rows = apart.eval.set_index("round")
+    assert rows.index.tolist() == [0, 2, 3, 4, 6, 7]
+    assert rows.index[rows.train_loss.notna()].tolist() == [0, 3, 6, 7]
+    assert rows.index[rows.test_loss.notna()].tolist() == [0, 2, 4, 6, 7]
+    for column in ("train_loss", "train_accuracy", "test_loss", "test_accuracy"):
+        seen = rows[column].dropna()
+        np.testing.assert_array_equal(seen, both.eval.set_index("round")[column][seen.index])
+
+
+def test_a_subset_of_the_training_set_is_evaluated_the_same_on_any_ranks(comm, mpi_tmp_path):
+    """`eval_train_samples` changes the training figures only, and all ranks together agree with one."""
+    settings = ("run.eval_every=3", "run.eval_train_samples=300")
+    subset = results(comm, mpi_tmp_path / "subset.h5", *settings)
+    whole = results(comm, mpi_tmp_path / "whole.h5", "run.eval_every=3")
+    first = comm.first(1)
+    alone = results(first, mpi_tmp_path / "alone.h5", *settings) if first else None
+    comm.agree(None)
+    if not comm.is_root:
+        return
+    np.testing.assert_array_equal(subset.eval.test_loss, whole.eval.test_loss)
+    np.testing.assert_array_equal(subset.eval.train_loss, alone.eval.train_loss)
+    assert (subset.eval.train_loss != whole.eval.train_loss).all()
+    np.testing.assert_allclose(subset.eval.train_loss, whole.eval.train_loss, rtol=0.3)
+    assert subset.config["run"]["eval_train_samples"] == 300
+
+
+def test_idle_time_is_what_the_slowest_rank_leaves_to_the_others(comm, mpi_tmp_path):
+    """Between nothing and the slowest rank's time; nothing on one rank."""
+    run = results(comm, mpi_tmp_path / "idle.h5")
+    if not comm.is_root:
+        return
+    idle, compute = run.train.idle_time_s, run.train.compute_time_s
+    assert (idle >= 0).all()
+    assert (idle <= compute + 1e-6).all()
+    if comm.size == 1:
+        assert (idle < 1e-6).all()
