@@ -272,3 +272,20 @@ def test_verify_finds_where_bits_part(mpirun, small_config):
     assert done.returncode == 1
     assert re.search(r"1 and 2 ranks part: round \d+, the update of client \d+: ", done.stdout), done.stdout
     assert "parameters differ, first layer.weight[" in done.stdout
+
+
+def test_a_bad_row_of_a_trace_or_schedule_is_named(mpirun, small_config, tmp_path):
+    """On two ranks: exit 2, the file, the line and what is expected, once; nothing is written."""
+    (tmp_path / "t.csv").write_text("client,start,end\n0,0,5\n1,7,3\n")
+    (tmp_path / "q.csv").write_text("round,client,weight\n0,1,0.5\n0,99,0.5\n")
+    for words, message in (
+        (("participation.availability=trace", "participation.trace=t.csv"),
+         "trace t.csv, line 3: empty interval; expected end > start (client 1, start 7, end 3)"),
+        (("participation.selection=schedule", "participation.schedule=q.csv"),
+         "schedule q.csv, line 3: no such client; expected 0 to"),
+    ):  # fmt: skip
+        done = mpirun(2, "run", small_config, "--out", "r.h5", *(f"--set={word}" for word in words))
+        assert done.returncode == 2, done.stderr
+        assert done.stderr.count(message) == 1
+        assert "Traceback" not in done.stderr
+        assert not (tmp_path / "r.h5").exists()
