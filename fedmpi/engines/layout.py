@@ -99,6 +99,15 @@ def _is(module: nn.Module, node: fx.Node, kind: type[nn.Module], functions: tupl
 
 
 def _are_equal(model: FlatModel, faster: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether the two agree in training and in evaluation.
+
+    A graph is traced in one mode: `dropout(x, training=self.training)` in it would drop out for ever.
+    """
+    modes = [_agree(model, faster, shape, training) for training in (False, True)]
+    return all(modes)
+
+
+def _agree(model: FlatModel, faster: nn.Module, shape: tuple[int, ...], training: bool) -> bool:
     """Outputs and gradients agree on random images to 1e-4 of their size, with the same random numbers."""
     images = torch.randn((4, *shape), generator=torch.Generator().manual_seed(1))
     labels = torch.zeros(4, dtype=torch.int64)
@@ -106,6 +115,7 @@ def _are_equal(model: FlatModel, faster: nn.Module, shape: tuple[int, ...]) -> b
     with torch.random.fork_rng(devices=[]):
         for forward in (model.module, faster):
             torch.manual_seed(1)
+            forward.train(training)
             try:
                 outputs = forward(images)
                 losses = sample_losses(outputs, labels).mean()

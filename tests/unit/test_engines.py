@@ -315,6 +315,27 @@ def test_other_models_are_left_alone(make, shape, dtype):
     assert model.forward is model.module
 
 
+class DropsAlways(nn.Module):
+    """Dropout as a function, whose mode a traced graph does not follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.last = nn.Conv2d(1, 4, 3, padding=1), nn.Linear(4 * 64, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits."""
+        hidden = torch.relu(self.conv(images)).flatten(1)
+        return self.last(nn.functional.dropout(hidden, 0.5, training=self.training))
+
+
+def test_a_model_that_differs_in_evaluation_is_left_alone():
+    """Equal in training is not enough; and the model is in training mode afterwards."""
+    model = FlatModel(DropsAlways(), torch.float32, CPU)
+    assert speed_up(model, (1, 8, 8)) == ""
+    assert model.forward is model.module
+    assert model.module.training
+
+
 def test_a_relu_used_twice_is_left_where_it_is():
     """Its other user needs the values before pooling."""
 
