@@ -101,6 +101,12 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
     plot.add_argument("runs", nargs="+", metavar="RUN.h5")
     plot.add_argument("--out", required=True, metavar="FIG.png", help="PNG, PDF or SVG file")
 
+    report = commands.add_parser(
+        "report", help="runs as one HTML page with figures and curves to look into"
+    )
+    report.add_argument("runs", nargs="+", metavar="RUN.h5|DIR")
+    report.add_argument("--out", required=True, metavar="report.html", help="HTML file")
+
     export = commands.add_parser("export", help="one table of runs for other tools")
     export.add_argument("runs", nargs="+", metavar="RUN.h5|DIR")
     export.add_argument("--out", required=True, metavar="FILE.csv", help=".csv, .json or .parquet file")
@@ -215,6 +221,10 @@ def _dispatch(args: argparse.Namespace) -> int:
         from fedmpi.plots import plot
 
         return plot(args.runs, args.out)
+    if args.command == "report":
+        from fedmpi.report.page import report
+
+        return report(args.runs, args.out)
     if args.command == "export":
         from fedmpi.commands.export import export
 
