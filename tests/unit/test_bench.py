@@ -1,0 +1,107 @@
+"""The benchmark's arithmetic and words; its measurements are commands, not tests."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedmpi.bench.plain import PlainLoop, make_model
+from fedmpi.bench.sides import outside_mpi, step_flop
+from fedmpi.commands.bench import projection, table
+from fedmpi.errors import UserError
+
+RESULTS = {
+    "fashion": {
+        "ranks": 2, "rounds_per_s": 4.0, "plain_rounds_per_s": 2.0, "ratio": 2.0, "ratio_median": 1.9,
+        "scaling": 1.95, "outside_local_sgd": 0.021, "rounds_per_s_one_rank": 2.05,
+        "evaluation_s": 6.0, "plain_evaluation_s": 12.0, "evaluation_ratio": 2.0,
+    },
+    "logistic": {
+        "ranks": 2, "rounds_per_s": 100.0, "plain_rounds_per_s": 10.0, "ratio": 10.0, "ratio_median": 9.0,
+        "scaling": 1.5, "outside_local_sgd": 0.2, "rounds_per_s_one_rank": 50.0,
+    },
+    "roofline": {"step_ms": 8.0, "step_mflop": 541.0, "sgemm_gflop_per_s": 100.0, "share_of_sgemm": 0.676},
+    "clients": [
+        {"num_clients": 250, "start_s": 3.0, "outside_local_sgd_ms": 0.7, "memory_mb": 260.0},
+        {"num_clients": 1_000_000, "start_s": 5.5, "outside_local_sgd_ms": 0.9, "memory_mb": 410.0},
+    ],
+    "file_bytes_per_round": 120.0,
+}  # fmt: skip
+
+
+def test_the_table_tells_every_figure():
+    """Ratios, medians, scaling, roofline, and what a million clients add: 0.2 ms of 20 ms."""
+    text = table(RESULTS)
+    for part in (
+        "4.00 rounds/s on 2 ranks, plain loop 2.00 on 2 threads: 2.00 times (medians 1.90)",
+        "2 ranks over 1: 1.95 times; outside local SGD 2.1% of a round",
+        "evaluation of 70,000 samples 6.0 s, plain loop 12.0 s: 2.00 times",
+        "8.00 ms for 541 MFLOP: 68% of the 100 GFLOP/s",
+        "N = 10^6 adds 1.0% to a",
+        "120 bytes a round; 300,000 rounds: 36 MB",
+    ):
+        assert part in text
+
+
+def test_the_projection_is_the_alpha_beta_model():
+    """On 2 ranks with S = 10: 5 clients x 5 steps of 8 ms, and an allreduce over a slow network."""
+    text = projection(RESULTS, [2], latency_us=1000.0, bandwidth_gbs=0.001)
+    compute, exchange = 25 * 0.008, 2 * 0.001 + 8 * 228_587 / 1e6
+    row = text.splitlines()[-1].split()
+    assert float(row[1]) == pytest.approx(1 / (compute + exchange), abs=0.05)
+    assert row[2] == f"{compute / (compute + exchange):.0%}"
+    with pytest.raises(UserError, match="needs the roofline figure"):
+        projection({}, [2], 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("logistic", 7850), ("cnn-fashion", 228_586), ("cnn-cifar", 2_218_314)]
+)
+def test_the_plain_loop_has_the_same_models(name, count):
+    """Both sides train networks of the same size."""
+    assert sum(p.numel() for p in make_model(name).parameters()) == count
+
+
+def test_the_plain_loop_learns(tmp_path):
+    """The loop that fedmpi is compared with does train: its loss falls."""
+    import numpy as np
+
+    numbers = np.random.default_rng(1)
+    labels = numbers.integers(0, 10, 2500)
+    images = numbers.integers(0, 60, (2500, 1, 28, 28), np.uint8)
+    images[np.arange(2500), 0, labels] += 150  # a bright row tells the label
+    np.savez(tmp_path / "data.npz", images=images, labels=labels)
+    job = {"data": tmp_path / "data.npz", "model": "logistic", "local_steps": 5, "local_lr": 0.01}
+    loop = PlainLoop(job)
+
+    def loss() -> float:
+        loop.model.load_state_dict(loop.server)
+        return torch.nn.functional.cross_entropy(loop.model(loop.images), loop.labels).item()
+
+    before = loss()
+    assert loop.train(20) > 0
+    assert loss() < 0.5 * before
+    assert loop.evaluate() > 0
+
+
+def test_flop_of_a_step_are_those_of_the_paper_s_cnn():
+    """541 MFLOP for 16 images, without the gradient of the first convolution's input."""
+    from types import SimpleNamespace
+
+    from fedmpi.models import _cnn
+    from fedmpi.params import FlatModel
+
+    model = FlatModel(_cnn((1, 32, 32), (1568, 128, 10)), torch.float32, torch.device("cpu"))
+    simulation = SimpleNamespace(model=model, data=SimpleNamespace(shape=(1, 28, 28)))
+    assert step_flop(simulation) / 1e6 == pytest.approx(541, rel=0.01)
+
+
+def test_other_programs_do_not_look_like_ranks(monkeypatch):
+    """The plain loop must not inherit what makes a process a rank."""
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.setenv("PMIX_RANK", "1")
+    monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT", "1")
+    kept = outside_mpi(2)
+    assert not {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK"} & kept.keys()
+    assert kept["OMPI_ALLOW_RUN_AS_ROOT"] == "1"
+    assert kept["OMP_NUM_THREADS"] == "2"
