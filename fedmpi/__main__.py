@@ -101,6 +101,13 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
     plot.add_argument("runs", nargs="+", metavar="RUN.h5")
     plot.add_argument("--out", required=True, metavar="FIG.png", help="PNG, PDF or SVG file")
 
+    watch = commands.add_parser("watch", help="a live view of a run, or of all runs of a folder")
+    watch.add_argument("run", metavar="RUN.h5|DIR")
+    watch.add_argument("--once", action="store_true", help="print one frame")
+    watch.add_argument(
+        "--every", type=_seconds, default=2.0, metavar="S", help="between frames (default: 2)"
+    )
+
     report = commands.add_parser(
         "report", help="runs as one HTML page with figures and curves to look into"
     )
@@ -221,6 +228,10 @@ def _dispatch(args: argparse.Namespace) -> int:
         from fedmpi.plots import plot
 
         return plot(args.runs, args.out)
+    if args.command == "watch":
+        from fedmpi.commands.watch import watch
+
+        return watch(args.run, once=args.once, every=args.every)
     if args.command == "report":
         from fedmpi.report.page import report
 
