@@ -116,6 +116,24 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
         "--trajectory", action="store_true", help="draw the way of x instead, for two parameters"
     )
 
+    watch = commands.add_parser("watch", help="a live view of a run, or of all runs of a folder")
+    watch.add_argument("run", metavar="RUN.h5|DIR")
+    watch.add_argument("--once", action="store_true", help="print one frame")
+    watch.add_argument(
+        "--every", type=_seconds, default=2.0, metavar="S", help="between frames (default: 2)"
+    )
+
+    report = commands.add_parser(
+        "report", help="runs as one HTML page with figures and curves to look into"
+    )
+    report.add_argument("runs", nargs="+", metavar="RUN.h5|DIR")
+    report.add_argument("--out", required=True, metavar="report.html", help="HTML file")
+
+    export = commands.add_parser("export", help="one table of runs for other tools")
+    export.add_argument("runs", nargs="+", metavar="RUN.h5|DIR")
+    export.add_argument("--out", required=True, metavar="FILE.csv", help=".csv, .json or .parquet file")
+    export.add_argument("--table", default="eval", help="eval (default), train, participation or clients")
+
 
 def _add_data(commands: argparse._SubParsersAction) -> None:
     data = commands.add_parser("data", help="prepare data sets")
@@ -230,6 +248,18 @@ def _dispatch(args: argparse.Namespace) -> int:
         from fedmpi.plots import plot
 
         return plot(args.runs, args.out, trajectory=args.trajectory)
+    if args.command == "watch":
+        from fedmpi.commands.watch import watch
+
+        return watch(args.run, once=args.once, every=args.every)
+    if args.command == "report":
+        from fedmpi.report.page import report
+
+        return report(args.runs, args.out)
+    if args.command == "export":
+        from fedmpi.commands.export import export
+
+        return export(args.runs, args.out, args.table)
     if args.action == "trace":
         from fedmpi.commands.trace import import_trace
 

@@ -11,10 +11,9 @@ from fedmpi.storage.reader import Run
 from fedmpi.storage.runs import flat_config
 
 # Keys that change neither the experiment nor its results.
-_BESIDE = frozenset(
-    "run.seed run.name run.device run.cuda_aware run.checkpoint_every run.checkpoint_minutes "
-    "run.max_minutes data.root".split()
-)
+_BESIDE = {"data.root", "run.seed", "run.name", "run.device", "run.cuda_aware"} | {
+    f"run.{key}" for key in ("checkpoint_every", "checkpoint_minutes", "max_minutes")
+}
 _SEED_IN_NAME = re.compile(r"[\s,_-]*seed[\s=_-]*\d+", re.IGNORECASE)
 
 
@@ -34,7 +33,9 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
         key = _identity(run)
         # The same seed twice is no second sample: it makes a group of its own.
         number = 0
-        while any(r.config["run"]["seed"] == run.config["run"]["seed"] for r in members.get((key, number), [])):
+        while any(
+            r.config["run"]["seed"] == run.config["run"]["seed"] for r in members.get((key, number), [])
+        ):
             number += 1
         members.setdefault((key, number), []).append(run)
     firsts = [group[0] for group in members.values()]
@@ -82,9 +83,7 @@ def _labels(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
     """Names where they tell the groups apart, else the values that differ, else the files."""
     names = [base_name(run) for run in runs]
     flat = [flat_config(run.config) for run in runs]
-    texts = [
-        ", ".join(_value_label(key, f[key]) for key in keys if f.get(key) is not None) for f in flat
-    ]
+    texts = [", ".join(_value_label(key, f[key]) for key in keys if f.get(key) is not None) for f in flat]
     stems, paths = [run.path.stem for run in runs], [str(run.path) for run in runs]
     both = [f"{name}, {text}" for name, text in zip(names, texts, strict=True)]
     for labels in (names, texts, both, stems, paths):
@@ -94,5 +93,5 @@ def _labels(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
 
 
 def _value_label(key: str, value: Any) -> str:
-    section, name = key.split(".", 1)
+    name = key.split(".", 1)[1]
     return value_text(value) if name == "name" else f"{name} {value_text(value)}"

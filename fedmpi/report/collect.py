@@ -22,6 +22,7 @@ METRICS = {
 }
 MOST_POINTS = 1000  # of a curve; more would be finer than a screen
 _ROWS, _COLUMNS = 64, 240  # of the participation picture
+_MANY_RUNS = 30
 _TAIL = 0.03  # of the evaluations, as in the paper's moving averages
 
 
@@ -32,10 +33,8 @@ def curve(run: Run) -> dict[str, list]:
     columns: dict[str, list] = {"round": run.eval["round"].to_numpy()[kept].tolist()}
     for name in METRICS:
         values = run.eval[name].to_numpy()
-        if name.startswith("train"):  # evaluated at a cadence of its own: keep what there is
-            values = _carried(values, kept)
-        else:
-            values = values[kept]
+        # The training set may be evaluated at a cadence of its own: keep what there is.
+        values = _carried(values, kept) if name.startswith("train") else values[kept]
         columns[name] = [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
     return columns
 
@@ -78,46 +77,53 @@ def spread(group: Group, name: str) -> tuple[float, float, int]:
     return float(np.mean(values)), deviation, len(values)
 
 
-def participation_pictures(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[int | None]]:
-    """The different pictures, and which of them is each run's."""
+def participation_pictures(groups: Sequence[Group]) -> tuple[list[dict[str, Any]], list[int | None]]:
+    """The different pictures, and which of them is each run's; of many runs only the first of a group."""
     pictures: dict[str, dict[str, Any]] = {}
     which: list[int | None] = []
-    for run in runs:
-        picture = _picture(run)
-        if picture is None:
-            which.append(None)
-            continue
-        key = hashlib.sha256(repr(picture).encode()).hexdigest()
-        pictures.setdefault(key, picture)
-        which.append(list(pictures).index(key))
+    is_many = sum(len(group.runs) for group in groups) > _MANY_RUNS
+    for group in groups:
+        for number, run in enumerate(group.runs):
+            picture = None if is_many and number else _picture(run)
+            if picture is None:
+                which.append(None)
+                continue
+            key = hashlib.sha256(repr(picture).encode()).hexdigest()
+            pictures.setdefault(key, picture)
+            which.append(list(pictures).index(key))
     return list(pictures.values()), which
 
 
 def _picture(run: Run) -> dict[str, Any] | None:
-    """Clients over rounds, joined to few enough cells: how often somebody took part in each."""
+    """Who took part when: over the whole run, joined to few enough cells, and in its first rounds."""
     clients, rounds = len(run.clients), len(run.train)
-    table = run.participation
-    if not clients or not rounds or not len(table):
+    if not clients or not rounds or not len(run.participation):
         return None
-    rows, columns = min(clients, _ROWS), min(rounds, _COLUMNS)
+    rows = min(clients, _ROWS)
+    row_of = np.arange(clients) * rows // clients
+    often = np.bincount(run.participation["client"].to_numpy(), minlength=clients)[:clients]
     first = int(run.train["round"].iloc[0])
-    row = table["client"].to_numpy() * rows // clients
-    column = (table["round"].to_numpy() - first) * columns // rounds
-    inside = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
-    counts = np.bincount(row[inside] * columns + column[inside], minlength=rows * columns)
-    # Cells differ by one in the clients and rounds that they join: compare shares, not counts.
-    size_of_row = np.bincount(np.arange(clients) * rows // clients, minlength=rows)
-    size_of_column = np.bincount(np.arange(rounds) * columns // rounds, minlength=columns)
-    shares = counts.reshape(rows, columns) / np.outer(size_of_row, size_of_column)
-    levels = np.ceil(255 * np.sqrt(shares / shares.max())).astype(np.uint8)
-    often = np.bincount(table["client"].to_numpy(), minlength=clients)
-    return {
-        "rows": rows, "columns": columns, "clients": clients, "rounds": rounds,
-        "levels": base64.b64encode(levels.tobytes()).decode(),
-        "often": np.round(np.bincount(np.arange(clients) * rows // clients, often[:clients]) / size_of_row, 2)
-        .tolist(),
+    picture = {
+        "rows": rows, "clients": clients, "whole": _raster(run, row_of, first, rounds),
+        "often": np.round(np.bincount(row_of, often) / np.bincount(row_of), 2).tolist(),
         "least": int(often.min()), "most": int(often.max()), "never": int((often == 0).sum()),
     }  # fmt: skip
+    if rounds > _COLUMNS:
+        picture["begin"] = _raster(run, row_of, first, _COLUMNS // 2)
+    return picture
+
+
+def _raster(run: Run, row_of: np.ndarray, first: int, rounds: int) -> dict[str, Any]:
+    """The share of each cell's clients and rounds that took part, as bytes in base64."""
+    columns = min(rounds, _COLUMNS)
+    client, t = run.participation["client"].to_numpy(), run.participation["round"].to_numpy() - first
+    inside = (client >= 0) & (client < len(row_of)) & (t >= 0) & (t < rounds)
+    place = row_of[client[inside]] * columns + t[inside] * columns // rounds
+    sizes = np.outer(np.bincount(row_of), np.bincount(np.arange(rounds) * columns // rounds))
+    shares = np.bincount(place, minlength=sizes.size).reshape(sizes.shape) / sizes
+    levels = np.ceil(255 * np.sqrt(shares / max(shares.max(), 1e-300))).astype(np.uint8)
+    text = base64.b64encode(levels.tobytes()).decode()
+    return {"first": first, "rounds": rounds, "columns": columns, "levels": text}
 
 
 def phases(run: Run) -> list[dict[str, float]]:

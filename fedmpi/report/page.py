@@ -40,7 +40,7 @@ def make_page(runs: Sequence[Run], skipped: Sequence[str]) -> str:
     """The whole page as text."""
     groups = _in_order(group_runs(runs))
     runs = [run for group in groups for run in group.runs]
-    pictures, which = collect.participation_pictures(runs)
+    pictures, which = collect.participation_pictures(groups)
     data = {
         "metrics": collect.METRICS,
         "groups": [

@@ -14,6 +14,7 @@ from fedmpi.grouping import Group, value_text
 from fedmpi.report import collect
 from fedmpi.storage.reader import Run
 from fedmpi.storage.runs import flat_config
+from fedmpi.storage.schema import DONE
 from fedmpi.terminal import duration
 
 CURVES = """<section id="curves"><h2>Curves</h2>
@@ -31,17 +32,20 @@ CURVES = """<section id="curves"><h2>Curves</h2>
  <input type="search" id="find" placeholder="find" aria-label="find runs"></div><ul id="legend"></ul></div>
 </div></section>"""
 PARTICIPATION = """<section id="participation"><h2>Participation</h2>
-<p><label>Run <select id="who"></select></label> <span id="who-text" class="quiet"></span></p>
+<p><label>Run <select id="who"></select></label>
+<select id="span" aria-label="rounds"><option value="begin">first rounds</option>
+<option value="whole">whole run</option></select> <span id="who-text" class="quiet"></span></p>
 <div class="raster"><canvas id="raster"></canvas><canvas id="often"></canvas></div>
-<p class="quiet">Clients from bottom to top, rounds from left to right; the darker (in a dark page, the
-brighter), the more of a cell's clients and rounds took part. Right: how often each client took part.</p>
-</section>"""
+<div class="scale"><div><span id="first-round"></span><span id="last-round"></span></div>
+<div><span>0</span><span id="most-often"></span></div></div>
+<p class="quiet">Clients from bottom to top; the stronger the colour, the more of a cell's clients and
+rounds took part. Right: how often each client took part in the whole run.</p></section>"""
 _FIGURES = (
-    ("last train_loss", "Train loss, last"), ("tail train_loss", "last 3 %"),
-    ("last test_loss", "Test loss, last"),
-    ("last train_accuracy", "Train acc. %, last"),
-    ("last test_accuracy", "Test acc. %, last"), ("tail test_accuracy", "last 3 %"),
-    ("best test_accuracy", "best"), ("rounds", "Rounds"), ("seconds", "Time"),
+    ("last test_accuracy", "Test acc. %, last"), ("tail test_accuracy", "Test acc. %, last 3 %"),
+    ("best test_accuracy", "Test acc. %, best"),
+    ("last train_loss", "Train loss, last"), ("tail train_loss", "Train loss, last 3 %"),
+    ("last test_loss", "Test loss, last"), ("last train_accuracy", "Train acc. %, last"),
+    ("rounds", "Rounds"), ("seconds", "Time"),
 )  # fmt: skip
 _OPEN_ROWS = 12  # longer tables of detail are closed at first
 
@@ -88,7 +92,12 @@ def problems(groups: Sequence[Group], skipped: Sequence[str]) -> str:
                 said.setdefault(text, []).append(run_label(group, run))
     lines = []
     for text, labels in said.items():
-        whose = "; ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
+        is_all = len(labels) == sum(len(group.runs) for group in groups) > 1
+        whose = (
+            "All runs"
+            if is_all
+            else "; ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
+        )
         lines.append(f"<li><b>{escape(whose)}</b>: {escape(text)}</li>")
     lines += [f"<li><b>Left out</b>: {escape(text)}</li>" for text in skipped]
     if not lines:
@@ -100,10 +109,14 @@ def results(groups: Sequence[Group]) -> str:
     """Figures by group, with their spread over seeds, and by run."""
     keys = list(groups[0].values)
     names = [n for n in _FIGURES if any(collect.spread(group, n[0])[2] for group in groups)]
-    head = ["Group", *(key for key in keys), "Seeds", *(title for _, title in names)]
+    head = ["Group", *map(_short, keys), "Seeds", *(title for _, title in names)]
     rows = []
     for group in groups:
-        cells = [_cell(group.label), *(_value_cell(group.values[key]) for key in keys)]
+        is_whole = all(run.status == DONE for run in group.runs)
+        cells = [
+            _cell(group.label + ("" if is_whole else " *")),
+            *(_value_cell(group.values[key]) for key in keys),
+        ]
         cells.append(_cell(str(len(group.runs)), len(group.runs)))
         rows.append(cells + [_figure_cell(name, *collect.spread(group, name)[:2]) for name, _ in names])
     text = "<h2>Results</h2>" + _table("results", head, rows)
@@ -119,6 +132,8 @@ def results(groups: Sequence[Group]) -> str:
         table = _table("each-run", ["Run", "Status", *(title for _, title in names)], each)
         text += f"<details><summary>Every run</summary>{table}</details>"
     note = "Mean and standard deviation over seeds. Click a heading to sort."
+    if any(run.status != DONE for group in groups for run in group.runs):
+        note += " * with runs that are not finished."
     return f'<section id="figures">{text}<p class="quiet">{note}</p></section>'
 
 
@@ -131,7 +146,9 @@ def timing(groups: Sequence[Group]) -> str:
             if not ranks:
                 continue
             label = run_label(group, run)
-            kinds = [k for k in dict.fromkeys(k for r in ranks for k in r) if k not in ("in all", "memory_mb")]
+            kinds = [
+                k for k in dict.fromkeys(k for r in ranks for k in r) if k not in ("in all", "memory_mb")
+            ]
             for kind in kinds:
                 names.setdefault(kind, len(names))
             total = float(np.mean([r["in all"] for r in ranks])) or 1e-9
@@ -175,10 +192,10 @@ def config(groups: Sequence[Group]) -> str:
     text = ""
     if keys:
         rows = [[_cell(g.label), *(_value_cell(g.values[key]) for key in keys)] for g in groups]
-        table = _table("differences", ["Group", *keys], rows)
+        table = _table("differences", ["Group", *map(_short, keys)], rows)
         text += f"<details{_open(rows)}><summary>What differs</summary>{table}</details>"
-    shared = [(k, v) for k, v in flat_config(groups[0].runs[0].config).items() if k not in keys]
-    shared = [(k, v) for k, v in shared if k not in ("run.seed", "run.name")]
+    flat = [flat_config(run.config) for group in groups for run in group.runs]
+    shared = [(k, v) for k, v in flat[0].items() if all(k in f and f[k] == v for f in flat)]
     rows = [[_cell(k), _cell(value_text(v))] for k, v in shared]
     title = "What all share" if len(groups) > 1 else "Values"
     text += f"<details><summary>{title}</summary>{_table('shared', ['Key', 'Value'], rows)}</details>"
@@ -209,6 +226,11 @@ def provenance(groups: Sequence[Group]) -> str:
     )
 
 
+def _short(key: str) -> str:
+    """A key without its section, where that is clear."""
+    return key if key.endswith(".name") else key.split(".", 1)[1]
+
+
 def _names(values: Iterable[Any]) -> str:
     return ", ".join(sorted({str(value) for value in values}))
 
@@ -226,7 +248,11 @@ def _open(rows: Sequence) -> str:
 
 def _table(name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table whose headings sort it."""
-    headings = "".join(f'<th scope="col"><button type="button">{escape(h)}</button></th>' for h in head)
+    is_number = [bool(rows) and 'class="n"' in rows[0][i][:14] for i in range(len(head))]
+    headings = "".join(
+        f'<th scope="col"{" class=n" if number else ""}><button type="button">{escape(h)}</button></th>'
+        for h, number in zip(head, is_number, strict=True)
+    )
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
     identity = f' id="{name}"' if name else ""
     return (

@@ -17,6 +17,7 @@ from fedmpi.storage.schema import FORMAT, FORMAT_VERSION, OPTIONAL_TABLES, TABLE
 
 if TYPE_CHECKING:
     import pandas
+    import torch
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Run:
     """The results of one run."""
 
     path: Path
-    status: str  # "running", "done" or "diverged"
+    status: str  # "running", "done", "diverged" or "stopped"
     config: dict[str, Any]  # sections of the resolved config
     attributes: dict[str, Any]  # provenance: versions, hosts, devices, digests, ...
     eval: pandas.DataFrame  # one row per evaluation
@@ -41,8 +42,17 @@ class Run:
         """`run.name` of the config."""
         return self.config["run"]["name"]
 
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The model's parameters for `module.load_state_dict`, in the precision they were trained in."""
+        import torch  # only here: reading needs no torch
+
+        dtype = getattr(torch, self.config["run"].get("dtype", "float32"), torch.float32)
+        return {name: torch.tensor(value, dtype=dtype) for name, value in self.parameters().items()}
+
     def parameters(self) -> dict[str, np.ndarray]:
         """The model's parameters by name, as arrays of their shapes."""
+        if self.global_params is None:
+            raise UserError(f"run file {self.path}: holds no model")
         result, start = {}, 0
         for name, shape in json.loads(self.attributes["parameters"]):
             size = int(np.prod(shape))
@@ -53,7 +63,7 @@ class Run:
 
 def load_run(path: str | Path) -> Run:
     """The results in a file; a file that is no run is a UserError."""
-    with _open(path) as file:
+    with open_run(path) as file:
         try:
             return _read(Path(path), file)
         except Exception as error:  # a damaged file can fail in any way inside the HDF5 library
@@ -63,11 +73,8 @@ def load_run(path: str | Path) -> Run:
 def _read(path: Path, file: h5py.File) -> Run:
     import pandas
 
-    tables = {}
-    for name, columns in (TABLES | OPTIONAL_TABLES).items():
-        if name in OPTIONAL_TABLES and name not in file:
-            continue
-        tables[name] = pandas.DataFrame({c.name: file[name][c.name][()] for c in columns})
+    present = [*TABLES, *(name for name in OPTIONAL_TABLES if name in file)]
+    tables = {name: pandas.DataFrame(read_table(file, name)) for name in present}
     attributes = dict(file.attrs)
     global_params = params = None
     if "model" in file:
@@ -83,9 +90,18 @@ def _read(path: Path, file: h5py.File) -> Run:
     )  # fmt: skip
 
 
+def read_table(file: h5py.File, name: str) -> dict[str, np.ndarray]:
+    """The columns of a table; one that files of an older version do not have is nan."""
+    group, columns = file[name], (TABLES | OPTIONAL_TABLES)[name]
+    first = group[columns[0].name][()]
+    missing = np.full(len(first), np.nan)
+    rest = {c.name: group[c.name][()] if c.name in group else missing for c in columns[1:]}
+    return {columns[0].name: first, **rest}
+
+
 def read_attributes(path: str | Path) -> dict[str, Any]:
     """The attributes of a run file."""
-    with _open(path) as file:
+    with open_run(path) as file:
         try:
             attributes = dict(file.attrs)
         except Exception as error:  # as above
@@ -96,13 +112,13 @@ def read_attributes(path: str | Path) -> dict[str, Any]:
 def peek(path: str | Path) -> dict[str, Any] | None:
     """Status and rounds written of a run file, or None if it is not one."""
     try:
-        with _open(path) as file:
+        with open_run(path) as file:
             return {"status": str(file.attrs["status"]), "rounds": len(file["train/round"])}
     except Exception:  # whatever is wrong with it, it is no run that can be read
         return None
 
 
-def _open(path: str | Path) -> h5py.File:
+def open_run(path: str | Path) -> h5py.File:
     """A run file, checked to be one this version can read."""
     path = Path(path)
     try:

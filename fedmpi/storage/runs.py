@@ -1,0 +1,137 @@
+"""Many result files as one table. Neither torch nor MPI; works while runs go on.
+
+Invariant: one broken file never hides the others; it is named with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmpi.errors import UserError
+from fedmpi.storage.reader import Run, load_run, open_run, read_table
+from fedmpi.storage.schema import TABLES
+
+if TYPE_CHECKING:
+    import pandas
+
+_HEAD = ("file", "name", "seed", "status")
+Paths = str | os.PathLike | Iterable[str | os.PathLike]
+
+
+def load_runs(paths: Paths, table: str = "eval") -> pandas.DataFrame:
+    """One row for each run and evaluation, of all runs in a folder or a list of files and folders.
+
+    The columns are `file`, `name`, `seed`, `status`, those of the table, and every config value as
+    `section.key`. `table` may also be "train", "participation" or "clients". Files that cannot be read are
+    left out with a warning, and listed in `.attrs["skipped"]`.
+
+    >>> table = load_runs("runs/sweep")                                              # doctest: +SKIP
+    >>> table.groupby(["algorithm.amplify_every", "round"]).test_accuracy.mean()     # doctest: +SKIP
+    """
+    import pandas
+
+    if table not in TABLES:
+        raise UserError(f"table {table!r}: unknown; accepted: {', '.join(TABLES)}")
+    rows, heads, skipped = [], [], []
+    for path in find_runs(paths):
+        try:
+            columns, head = _read_one(path, table)
+        except UserError as error:
+            skipped.append(str(error))
+            continue
+        rows.append(columns)
+        heads.append(head)
+    if not heads:
+        raise UserError("no run could be read:\n  " + "\n  ".join(skipped))
+    if skipped:
+        warnings.warn(_skipped_text(skipped), stacklevel=2)
+    columns = [column.name for column in TABLES[table]]
+    counts = np.array([len(part[columns[0]]) for part in rows])
+    result = {name: _repeat([head[name] for head in heads], counts) for name in _HEAD}
+    result |= {name: np.concatenate([part[name] for part in rows]) for name in columns}
+    keys = [key for key in dict.fromkeys(key for head in heads for key in head) if key not in _HEAD]
+    result |= {key: _repeat([head.get(key) for head in heads], counts) for key in keys}
+    made = pandas.DataFrame(result, copy=False)
+    made.attrs["skipped"] = skipped
+    return made
+
+
+def load_each(paths: Paths) -> tuple[list[Run], list[str]]:
+    """All runs that can be read, and a sentence for each file that cannot; none at all is a UserError."""
+    runs, skipped = [], []
+    for path in find_runs(paths):
+        try:
+            runs.append(load_run(path))
+        except UserError as error:
+            skipped.append(str(error))
+    if not runs:
+        raise UserError("no run could be read:\n  " + "\n  ".join(skipped))
+    return runs, skipped
+
+
+def find_runs(paths: Paths) -> list[Path]:
+    """The files that are named, and all `.h5` files in and below the folders that are named."""
+    names = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    found: list[Path] = []
+    for path in map(Path, names):
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*.h5") if not p.name.startswith("."))
+            if not inside:
+                raise UserError(f"folder {path}: holds no .h5 file")
+            found.extend(inside)
+        else:
+            found.append(path)
+    if not found:
+        raise UserError("no run file given")
+    return list(dict.fromkeys(found))
+
+
+def flat_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Config values by `section.key`.
+
+    >>> flat_config({"run": {"seed": 1}, "algorithm": {"local_lr": 0.1}})
+    {'run.seed': 1, 'algorithm.local_lr': 0.1}
+    """
+    return {f"{section}.{key}": value for section, keys in config.items() for key, value in keys.items()}
+
+
+def _read_one(path: Path, table: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The columns of one table, and what is the same for all rows."""
+    with open_run(path) as file:
+        try:
+            columns = read_table(file, table)
+            config = tomllib.loads(file.attrs["config"])
+            status = str(file.attrs["status"])
+            head = {"file": str(path), "name": config["run"]["name"], "seed": config["run"]["seed"]}
+        except Exception as error:  # a damaged file can fail in any way inside the HDF5 library
+            raise UserError(f"run file {path}: damaged, or not complete ({error})") from None
+    if len({len(column) for column in columns.values()}) > 1:
+        raise UserError(f"run file {path}: damaged, the columns of /{table} differ in length")
+    return columns, {**head, "status": status, **flat_config(config)}
+
+
+def _repeat(values: Sequence[Any], counts: np.ndarray) -> Any:
+    """Each value as often as its run has rows: numbers as numbers, anything else as categories."""
+    import pandas
+
+    kinds = {type(value) for value in values}
+    if kinds == {bool} or kinds == {int}:
+        return np.repeat(np.array(values), counts)
+    if kinds <= {int, float, type(None)} and kinds != {type(None)}:
+        return np.repeat(np.array([np.nan if v is None else v for v in values], float), counts)
+    texts = [value if isinstance(value, str | None) else json.dumps(value) for value in values]
+    categories = list(dict.fromkeys(text for text in texts if text is not None))
+    codes = np.array([-1 if text is None else categories.index(text) for text in texts])
+    return pandas.Categorical.from_codes(np.repeat(codes, counts), categories=categories)
+
+
+def _skipped_text(skipped: Sequence[str]) -> str:
+    return f"{len(skipped)} file(s) left out:\n  " + "\n  ".join(skipped)
