@@ -259,7 +259,7 @@ class Config:
             for key in fields(record):
                 value = getattr(record, key.name)
                 if value is not None:
-                    lines.append(f"{key.name} = {_toml(value)}")
+                    lines.append(f"{key.name} = {toml_value(value)}")
             lines.append("")
         return "\n".join(lines)
 
@@ -273,8 +273,23 @@ SECTIONS = {
     "warmup": WarmupConfig,
 }
 
+# What may change when a run goes on; anything else would make the results dishonest.
+MAY_CHANGE = (
+    *(
+        "run." + key
+        for key in (
+            *("name", "num_rounds", "eval_every", "eval_train_every"),
+            *("checkpoint_every", "checkpoint_minutes"),
+        )
+    ),
+    *("run." + key for key in ("max_minutes", "record_params_every", "device", "cuda_aware")),
+    "data.root",
+    "participation.schedule",  # where it lies; its contents are checked
+    "participation.trace",
+)
 
-def _toml(value: Any) -> str:
+
+def toml_value(value: Any) -> str:
     """A value as TOML text."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -283,7 +298,7 @@ def _toml(value: Any) -> str:
         controls = {ord(c): f"\\u{ord(c):04x}" for c in map(chr, [*range(32), 127])}
         return '"' + escaped.translate(controls) + '"'
     if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_toml(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{toml_value(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
     return repr(value)

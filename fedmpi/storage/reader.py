@@ -78,6 +78,15 @@ def _read(path: Path, file: h5py.File) -> Run:
     )  # fmt: skip
 
 
+def read_table(path: str | Path, name: str) -> dict[str, np.ndarray]:
+    """One table of a run file, by column."""
+    with _open(path) as file:
+        try:
+            return {column.name: file[name][column.name][()] for column in TABLES[name]}
+        except Exception as error:  # as above
+            raise UserError(f"run file {path}: damaged, or not complete ({error})") from None
+
+
 def read_attributes(path: str | Path) -> dict[str, Any]:
     """The attributes of a run file."""
     with _open(path) as file:
