@@ -99,6 +99,15 @@ def read_table(file: h5py.File, name: str) -> dict[str, np.ndarray]:
     return {columns[0].name: first, **rest}
 
 
+def load_table(path: str | Path, name: str) -> dict[str, np.ndarray]:
+    """One table of a run file, by column."""
+    with open_run(path) as file:
+        try:
+            return read_table(file, name)
+        except Exception as error:  # as above
+            raise UserError(f"run file {path}: damaged, or not complete ({error})") from None
+
+
 def read_attributes(path: str | Path) -> dict[str, Any]:
     """The attributes of a run file."""
     with open_run(path) as file:

@@ -121,7 +121,7 @@ RECORD = ("--set", "run.record_theory_every=2", "--set", "run.eval_at_amplificat
 
 
 def test_what_a_run_records_of_the_theory(mpirun, fedmpi_cli, tmp_path):
-    """On a quadratic problem /theory holds the exact figures, and recording leaves all bits as they were."""
+    """On a quadratic problem /theory holds the exact figures; recording leaves all bits as they were."""
     assert mpirun(2, "run", APPENDIX, "--out", "with.h5", *RECORD).returncode == 0
     assert fedmpi_cli("run", APPENDIX, "--out", "without.h5").returncode == 0
     run, plain = (fedmpi.load_run(tmp_path / f"{name}.h5") for name in ("with", "without"))
