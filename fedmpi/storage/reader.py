@@ -13,7 +13,7 @@ import numpy as np
 
 from fedmpi.errors import UserError
 from fedmpi.storage.files import check_harmless
-from fedmpi.storage.schema import FORMAT, FORMAT_VERSION, OPTIONAL_TABLES, TABLES
+from fedmpi.storage.schema import ADDED_LATER, FORMAT, FORMAT_VERSION, OPTIONAL_TABLES, TABLES
 
 if TYPE_CHECKING:
     import pandas
@@ -94,9 +94,11 @@ def read_table(file: h5py.File, name: str) -> dict[str, np.ndarray]:
     """The columns of a table; one that files of an older version do not have is nan."""
     group, columns = file[name], (TABLES | OPTIONAL_TABLES)[name]
     first = group[columns[0].name][()]
-    missing = np.full(len(first), np.nan)
-    rest = {c.name: group[c.name][()] if c.name in group else missing for c in columns[1:]}
-    return {columns[0].name: first, **rest}
+    table = {columns[0].name: first}
+    for column in columns[1:]:
+        is_older = column.name in ADDED_LATER and column.name not in group
+        table[column.name] = np.full(len(first), np.nan) if is_older else group[column.name][()]
+    return table
 
 
 def load_table(path: str | Path, name: str) -> dict[str, np.ndarray]:

@@ -58,6 +58,9 @@ TABLES: dict[str, tuple[Column, ...]] = {
 }
 
 # Only in files of runs that asked for them.
+# Columns that the first files of this format did not have.
+ADDED_LATER = ("idle_time_s",)
+
 OPTIONAL_TABLES: dict[str, tuple[Column, ...]] = {
     "amplification": (
         Column("round", "i8", "rounds", "completed rounds t of the model that was amplified"),
