@@ -168,7 +168,8 @@ def test_what_a_run_records_of_the_theory(folder):
     assert teeth.train_loss.iloc[-1] == run.eval.train_loss.iloc[-1]
     # Just before the first amplification by 2, x had gone half the way.
     losses, _, _ = _logistic((run.params[1][0] + run.params[1][2]) / 2)
-    assert teeth.train_loss[0] == pytest.approx(losses.mean(), rel=1e-3)  # clients are nearly of one size
+    loss = np.average(losses, weights=run.clients["size"])
+    assert teeth.train_loss[0] == pytest.approx(loss, rel=1e-5)
 
 
 def test_recording_changes_no_bit_and_goes_on_after_a_resume(fedmpi_cli, folder, tmp_path):
