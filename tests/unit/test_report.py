@@ -197,9 +197,9 @@ setTimeout(() => {
   seen.zoomed = [charts[0].scales.x.min, charts[0].scales.x.max];
   // Hover over the first curve's second point.
   const u = charts[0], place = u.over.getBoundingClientRect();
-  const at = { clientX: place.left + u.valToPos(3, "x"), clientY: place.top + u.valToPos(u.data[1][1], "y") };
+  const clientX = place.left + u.valToPos(3, "x"), clientY = place.top + u.valToPos(u.data[1][1], "y");
   for (const kind of ["mouseenter", "mousemove", "mousemove"])
-    u.over.dispatchEvent(new MouseEvent(kind, { ...at, bubbles: true }));
+    u.over.dispatchEvent(new MouseEvent(kind, { clientX, clientY, bubbles: true }));
   seen.tip = document.querySelector(".tip").textContent;
   seen.errors = errors;
   const out = document.createElement("pre"); out.id = "seen"; out.textContent = JSON.stringify(seen);
