@@ -34,6 +34,8 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     _add_simulating(commands)
+    _add_sweeping(commands)
+    _add_slurm(commands)
     _add_planning(commands)
     _add_looking(commands)
     _add_data(commands)
@@ -74,12 +76,64 @@ def _add_simulating(commands: argparse._SubParsersAction) -> None:
     bench.add_argument("--bandwidth-gbs", type=float, default=12.0, help="of a link between nodes, GB/s")
 
 
+def _add_sweeping(commands: argparse._SubParsersAction) -> None:
+    sweep = commands.add_parser(
+        "sweep",
+        help="many runs from one file; `sweep best DIR` tells which settings were best",
+        epilog="fedmpi sweep best DIR --metric train_loss: the best settings of each method.",
+    )
+    sweep.add_argument("sweep", metavar="SWEEP.toml", help="base config, grid, cases, seeds")
+    sweep.add_argument("--out", required=True, metavar="DIR", help="folder of run files and index.csv")
+    sweep.add_argument("--ranks-per-run", type=_positive, metavar="K", help="ranks of a run (default: 1)")
+    sweep.add_argument("--index", type=_index, metavar="I", help="only this run, on all ranks: job arrays")
+    sweep.add_argument("--list", action="store_true", help="print the runs and their states")
+    sweep.add_argument("--dry-run", action="store_true", help="estimate time and memory by short trials")
+
+    best = commands.add_parser("sweep-best", prog="fedmpi sweep best", help="see sweep")
+    best.add_argument("folder", metavar="DIR", help="folder of a sweep")
+    best.add_argument("--metric", default="train_loss", help="such as train_loss or test_accuracy")
+    best.add_argument("--last", type=_positive, default=1, help="average this many last evaluations")
+    best.add_argument("--all", action="store_true", help="all settings, best first")
+
+
+def _add_slurm(commands: argparse._SubParsersAction) -> None:
+    job = commands.add_parser("slurm", help="write a SLURM job script for a config or a sweep")
+    job.add_argument("source", metavar="CONFIG|SWEEP", help="TOML file")
+    job.add_argument("--out", help="result file or folder (default: named after the TOML file)")
+    job.add_argument("--time", required=True, help="limit of one job: minutes, HH:MM:SS or D-HH:MM:SS")
+    job.add_argument("--nodes", type=_positive, default=1)
+    job.add_argument("--gpus-per-node", type=_index, default=0)
+    job.add_argument("--ranks-per-node", type=_positive, help="default: one for each GPU, else one")
+    job.add_argument("--memory-mb", type=_positive, help="of a rank (default: 2000, or from --trial)")
+    job.add_argument("--launcher", choices=("srun", "mpirun"), default="srun")
+    job.add_argument("--retries", type=_index, default=20, help="how often it may requeue itself")
+    job.add_argument("--ranks-per-run", type=_positive, default=1, metavar="K", help="of a sweep's runs")
+    job.add_argument("--array", action="store_true", help="a sweep as an array of jobs, one for each run")
+    job.add_argument("--at-a-time", type=_positive, default=0, help="jobs of the array")
+    job.add_argument("--account", default="")
+    job.add_argument("--partition", default="")
+    job.add_argument("--trial", action="store_true", help="run a few rounds here for memory and time")
+    job.add_argument("--script", metavar="JOB.sh", help="write to this file instead of printing")
+
+
 def _add_planning(commands: argparse._SubParsersAction) -> None:
     check = commands.add_parser("check", help="validate a config; show what it would do and cost")
     check.add_argument("config", help="TOML file")
     _add_set(check)
     check.add_argument("--ranks", type=_positive, default=1, help="number of ranks to plan for")
     check.add_argument("--plot", metavar="FIG.png", help="draw who takes part: PNG, PDF or SVG file")
+
+    advise = commands.add_parser("advise", help="theory: evenness, the bound, suggested P, gamma and eta")
+    advise.add_argument("config", help="TOML file")
+    advise.add_argument(
+        "--at", metavar="RUN.h5", help="measure constants at the model of a run; under MPI too"
+    )
+    advise.add_argument("--measure", action="store_true", help="measure constants at the initial model")
+    advise.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    advise.add_argument(
+        "--plot", metavar="FIG.png", help="draw delta^2(P) and the bound: PNG, PDF or SVG file"
+    )
+    _add_set(advise)
 
     realised = commands.add_parser("participation", help="write who takes part, and with what weight")
     realised.add_argument("config", help="TOML file")
@@ -103,6 +157,9 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
     plot.add_argument(
         "--preset",
         help="methods, intervals (P), rates (gamma), amplification (eta), participation, timing, appendix",
+    )
+    plot.add_argument(
+        "--trajectory", action="store_true", help="draw the way of x instead, for two parameters"
     )
 
     watch = commands.add_parser("watch", help="a live view of a run, or of all runs of a folder")
@@ -161,6 +218,12 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _index(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer >= 0")
+    return int(text)
+
+
 def _seconds(text: str) -> float:
     try:
         seconds = float(text)
@@ -181,7 +244,10 @@ def _rank_list(text: str) -> list[int]:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit with its status."""
-    args = make_parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:2] == ["sweep", "best"]:
+        words[:2] = ["sweep-best"]
+    args = make_parser().parse_args(words)
     # One thread a rank, set before torch loads; a user's own setting wins.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
@@ -204,10 +270,27 @@ def _dispatch(args: argparse.Namespace) -> int:
         from fedmpi.commands.run import resume
 
         return resume(args.run, args.set, trust=args.trust)
+    if args.command == "sweep":
+        from fedmpi.commands.sweep import sweep
+
+        return sweep(args)
+    if args.command == "sweep-best":
+        from fedmpi.sweep.best import best
+
+        return best(args.folder, args.metric, args.last, everything=args.all)
+    if args.command == "slurm":
+        from fedmpi.commands.slurm import slurm
+
+        return slurm(args)
     if args.command == "check":
         from fedmpi.commands.check import check
 
         return check(args.config, args.set, args.ranks, args.plot)
+    if args.command == "advise":
+        from fedmpi.commands.advise import advise
+
+        how = {"at": args.at, "measure": args.measure, "as_json": args.json, "plot": args.plot}
+        return advise(args.config, args.set, **how)
     if args.command == "participation":
         from fedmpi.commands.participation import write_participation
 
@@ -231,7 +314,7 @@ def _dispatch(args: argparse.Namespace) -> int:
     if args.command == "plot":
         from fedmpi.plots import plot
 
-        return plot(args.runs, args.out, args.preset)
+        return plot(args.runs, args.out, args.preset, trajectory=args.trajectory)
     if args.command == "watch":
         from fedmpi.commands.watch import watch
 

@@ -73,6 +73,10 @@ class RunConfig:
     checkpoint_minutes: float = option(10.0, "minutes between checkpoints; 0 = by rounds only", at_least=0)
     max_minutes: float | None = option(None, "stop with a checkpoint before this time is up", above=0)
     record_params_every: int = option(0, "rounds between stored x_t; 0 = never", at_least=0)
+    record_theory_every: int = option(
+        0, "rounds between records of |grad f|^2 and divergences, each a pass over the data", at_least=0
+    )
+    eval_at_amplification: bool = option(False, "evaluate just before and just after each amplification")
     device: str = option("auto", "where clients train", choices=("auto", "cpu", "cuda"))
     cuda_aware: bool = option(False, "hand GPU buffers to MPI as they are")
     dtype: str = option("float32", "precision of local training", choices=("float32", "float64"))
@@ -259,7 +263,7 @@ class Config:
             for key in fields(record):
                 value = getattr(record, key.name)
                 if value is not None:
-                    lines.append(f"{key.name} = {_toml(value)}")
+                    lines.append(f"{key.name} = {toml_value(value)}")
             lines.append("")
         return "\n".join(lines)
 
@@ -273,8 +277,16 @@ SECTIONS = {
     "warmup": WarmupConfig,
 }
 
+# What may change when a run goes on; anything else would make the results dishonest.
+MAY_CHANGE = (
+    "run.name", "run.num_rounds", "run.eval_every", "run.eval_train_every", "run.checkpoint_every",
+    "run.checkpoint_minutes", "run.max_minutes", "run.record_params_every", "run.record_theory_every",
+    "run.eval_at_amplification", "run.device", "run.cuda_aware", "data.root",
+    "participation.schedule", "participation.trace",  # where they lie; their contents are checked
+)  # fmt: skip
 
-def _toml(value: Any) -> str:
+
+def toml_value(value: Any) -> str:
     """A value as TOML text."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -283,7 +295,7 @@ def _toml(value: Any) -> str:
         controls = {ord(c): f"\\u{ord(c):04x}" for c in map(chr, [*range(32), 127])}
         return '"' + escaped.translate(controls) + '"'
     if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_toml(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{toml_value(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
     return repr(value)

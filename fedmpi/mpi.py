@@ -27,7 +27,7 @@ _CHUNK = 1 << 28  # elements; a message stays below 2**31 bytes, which older MPI
 class Comm:
     """All ranks of the job, and those of this node."""
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: Any, device_rank: int | None = None) -> None:
         self._mpi = _import_mpi()
         self._world = world
         self._node = world.Split_type(self._mpi.COMM_TYPE_SHARED)
@@ -35,6 +35,8 @@ class Comm:
         self.size: int = world.size
         self.node_rank: int = self._node.rank  # local rank: right under every launcher
         self.node_size: int = self._node.size
+        # Of all ranks of the node, not only of this group: groups must not share the first GPU.
+        self.device_rank = self.node_rank if device_rank is None else device_rank
         self.is_root = self.rank == 0
 
     @property
@@ -51,7 +53,11 @@ class Comm:
         """Collective. The first `count` ranks by themselves; None on the others."""
         inside = self.rank < count
         world = self._world.Split(0 if inside else self._mpi.UNDEFINED, self.rank)
-        return Comm(world) if inside else None
+        return Comm(world, self.device_rank) if inside else None
+
+    def split(self, group: int) -> Comm:
+        """Collective. The ranks that say the same number, by themselves."""
+        return Comm(self._world.Split(group, self.rank), self.device_rank)
 
     def maximum(self, values: np.ndarray) -> np.ndarray:
         """Collective. Elementwise maximum over ranks of a small float64 array."""
@@ -63,11 +69,13 @@ class Comm:
         """Collective. Mean over ranks of one number."""
         return self._world.allreduce(value) / self.size
 
-    def wait_asleep(self) -> None:
+    def wait_asleep(self, meanwhile: Callable[[], None] | None = None) -> None:
         """Collective. Wait until all ranks are here, without using the core meanwhile."""
         request = self._world.Ibarrier()
         while not request.Test():
-            time.sleep(0.002)
+            if meanwhile:
+                meanwhile()
+            time.sleep(0.002 if meanwhile is None else 0.05)
 
     def sum_in_place(self, values: Any) -> None:
         """Collective. Elementwise sum over ranks. Exact for integers, and where one rank owns each entry.
@@ -85,6 +93,10 @@ class Comm:
     def gather(self, value: T) -> list[T] | None:
         """Collective. One small object of every rank, in rank order, on rank 0."""
         return self._world.gather(value, root=0)
+
+    def on_all(self, value: T) -> list[T]:
+        """Collective. One small object of every rank, in rank order, on all ranks."""
+        return self._world.allgather(value)
 
     def on_root(self, function: Callable[[], T]) -> T:
         """Collective. Run `function` on rank 0 and give its result, or its UserError, to all ranks."""

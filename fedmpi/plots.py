@@ -13,7 +13,7 @@ import numpy as np
 
 from fedmpi.errors import UserError, did_you_mean
 from fedmpi.grouping import Group, group_runs, sort_key, value_text
-from fedmpi.storage.reader import Run
+from fedmpi.storage.reader import Run, load_run
 from fedmpi.storage.runs import flat_config, load_each
 
 # Okabe and Ito's colours, told apart by colour-blind readers too.
@@ -36,8 +36,14 @@ _COMPARED = {
 PRESETS = (*_COMPARED, "participation", "timing", "appendix")
 
 
-def plot(paths: Sequence[str], out: str, preset: str | None = None) -> int:
-    """Draw the runs below the paths into one file."""
+def plot(paths: Sequence[str], out: str, preset: str | None = None, *, trajectory: bool = False) -> int:
+    """Draw the runs below the paths into one file, or with `trajectory` their ways through the plane."""
+    if trajectory:
+        from fedmpi.trajectory_plot import plot_trajectories
+
+        plot_trajectories([load_run(path) for path in paths], out)
+        print(out)
+        return 0
     target = figure_target(out, "--out")
     if preset is not None and preset not in PRESETS:
         raise UserError(f"--preset {preset}: unknown; {did_you_mean(preset, PRESETS)}")

@@ -15,6 +15,7 @@ import torch
 
 from fedmpi.aggregate import NonFiniteUpdateError
 from fedmpi.config import Config
+from fedmpi.constants import Probe
 from fedmpi.data.shard import load_shards
 from fedmpi.engines import choose_engine
 from fedmpi.engines.layout import speed_up
@@ -71,6 +72,7 @@ class Simulation:
         self.training = Training(
             comm, config, self.model, self.engine, clients, self.data, self.method.tables, self.clock
         )
+        self.probe = Probe(comm, self.model, clients, self.data.partition.num_clients)
 
         # x_0 is rank 0's: a model function of the user's own may draw what it likes.
         initial = self.model.initial.copy()
@@ -170,6 +172,7 @@ class Simulation:
         clients, weights = self.participation.weights(t)
         clients, weights = method.participants(self.state, t, clients, weights)
         round = Round(t, clients, weights, self.config.local_lr(t))
+        self._observe_if_due(round)
 
         # Lines 3-8: participants take I local steps from x_t; their updates are summed over all ranks.
         wishes = self.stop.code, self._wants_checkpoint()
@@ -187,11 +190,14 @@ class Simulation:
         is_amplification = False
         if method.interval_ends(state, t):
             is_amplification = self.config.amplification(t) != 1
+            if is_amplification:
+                self._evaluate_amplification(t + 1, state.global_params, is_after=False)
             if is_amplification and self.comm.is_root:
                 state = method.amplify(state, t)
             if is_amplification:
                 with self.clock("reduction"):
                     self.comm.broadcast(state.global_params)
+                self._evaluate_amplification(t + 1, state.global_params, is_after=True)
             state = self.training.end_interval(method, method.restart(state, t))
         self.state = state
 
@@ -219,6 +225,25 @@ class Simulation:
         progress.note(train[0], test[1])
         if self.recorder:
             self.recorder.add("eval", completed, *train, *test, self.clock.elapsed)
+
+    def _evaluate_amplification(self, completed: int, x: np.ndarray, *, is_after: bool) -> None:
+        """Collective. The tooth of the sawtooth: x on either side of an amplification."""
+        if not self.config.run.eval_at_amplification:
+            return
+        with self.clock("evaluation"):
+            train = evaluate(self.comm, self.model, x, self.train_set)
+            test = evaluate(self.comm, self.model, x, self.test_set)
+        if self.recorder:
+            self.recorder.add("amplification", completed, is_after, *train, *test)
+
+    def _observe_if_due(self, round: Round) -> None:
+        """Collective. |grad f|^2 and the divergences at x_t, for the participants of round t."""
+        if not is_due(round.t, self.config.run.record_theory_every):
+            return
+        with self.clock("theory"):
+            found = self.probe.observe(self.state.global_params, round.clients, round.weights)
+        if self.recorder:
+            self.recorder.add("theory", round.t, *found)
 
     def _comm_seconds(self) -> float:
         return self.clock.seconds["idle"] + self.clock.seconds["reduction"]

@@ -46,8 +46,10 @@ def bytes_text(count: float) -> str:
 class Progress:
     """A progress bar with rate, elapsed and remaining time and the latest loss."""
 
-    def __init__(self, total: int, enabled: bool, stream: TextIO | None = None, done: int = 0) -> None:
-        self._total = total
+    def __init__(
+        self, total: int, enabled: bool, stream: TextIO | None = None, done: int = 0, unit: str = "rounds"
+    ) -> None:
+        self._total, self._unit = total, unit
         self._done_before = done  # rounds of earlier legs of the run
         self._stream = stream or sys.stderr
         self._enabled = enabled
@@ -91,6 +93,6 @@ class Progress:
         metrics = f"  train loss {self._loss:.4f}" if math.isfinite(self._loss) else ""
         metrics += f"  test acc {self._accuracy:.3f}" if math.isfinite(self._accuracy) else ""
         return (
-            f"{share:4.0%} {bar} {completed:,}/{self._total:,} rounds  {rate:.1f}/s  "
+            f"{share:4.0%} {bar} {completed:,}/{self._total:,} {self._unit}  {rate:.1f}/s  "
             f"elapsed {duration(elapsed)}  left {duration(remaining)}{metrics}"
         )

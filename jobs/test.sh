@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Set up fedmpi with its test dependencies and run all tests. Any argument goes to every pytest call.
 set -euo pipefail
-EXTRAS=test
+EXTRAS="test"
 # shellcheck source=jobs/setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$ROOT"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from fedmpi import mpi, validate
 from fedmpi.commands.banner import banner, summary
-from fedmpi.config import Config
+from fedmpi.config import MAY_CHANGE, Config
 from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_STOPPED, UserError
 from fedmpi.recorder import Recorder
 from fedmpi.stopping import StopRequest, reason
@@ -28,21 +29,6 @@ if TYPE_CHECKING:
     from fedmpi.simulation import Simulation
 
 _EXIT = {DONE: EXIT_DONE, DIVERGED: EXIT_DIVERGED, STOPPED: EXIT_STOPPED}
-
-# What may change when a run goes on; anything else would make the results dishonest.
-_MAY_CHANGE = (
-    *(
-        "run." + key
-        for key in (
-            *("name", "num_rounds", "eval_every", "eval_train_every"),
-            *("checkpoint_every", "checkpoint_minutes"),
-        )
-    ),
-    *("run." + key for key in ("max_minutes", "record_params_every", "device", "cuda_aware")),
-    "data.root",
-    "participation.schedule",  # where it lies; its contents are checked
-    "participation.trace",
-)
 
 
 def run(config_path: str, out: str, overrides: Sequence[str], *, force: bool = False) -> int:
@@ -71,23 +57,50 @@ def resume(run_path: str, overrides: Sequence[str], *, trust: bool = False) -> i
     with mpi.session() as comm, contextlib.ExitStack() as held:
         comm.where(comm.is_root, lambda: read_attributes(path))  # before a lock file is made
         comm.where(comm.is_root, lambda: held.enter_context(writer_lock(path)))
-        config, checkpoint, stored, notes = comm.on_root(lambda: _plan_resume(path, overrides, trust))
-        completed = checkpoint.completed if checkpoint else 0
+        plan = comm.on_root(lambda: plan_resume(path, overrides, trust=trust))
         if comm.is_root:
-            print("".join(f"note: {note}\n" for note in notes), end="")
-        if stored["status"] == DIVERGED or completed >= config.run.num_rounds:
+            print("".join(f"note: {note}\n" for note in plan.notes), end="")
+        if plan.is_over:
             if comm.is_root:
-                print(_nothing_to_do(path, stored["status"], completed))
-            return EXIT_DIVERGED if stored["status"] == DIVERGED else EXIT_DONE
-
-        simulation, attributes = prepare(comm, config, path, stop)
-        simulation.run_id = stored["run_id"]
-        comm.where(comm.is_root, lambda: _check_digests(simulation, checkpoint, stored))
-        if checkpoint:
-            simulation.restore(checkpoint)
-        comm.where(comm.is_root, lambda: _record_on(path, attributes, stored, simulation, checkpoint))
+                print(_nothing_to_do(path, plan.stored["status"], plan.completed))
+            return EXIT_DIVERGED if plan.stored["status"] == DIVERGED else EXIT_DONE
+        simulation, attributes = take_up(comm, plan, path, stop)
         status = carry_out(simulation, attributes, path)
     return _EXIT[status]
+
+
+@dataclass(frozen=True)
+class ResumePlan:
+    """How an earlier run goes on."""
+
+    config: Config
+    checkpoint: Checkpoint | None  # None: from round 0
+    stored: dict[str, Any]  # attributes of the result file
+    notes: list[str]
+
+    @property
+    def completed(self) -> int:
+        """Rounds that need not be done again."""
+        return self.checkpoint.completed if self.checkpoint else 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.stored["status"] == DIVERGED or self.completed >= self.config.run.num_rounds
+
+
+def take_up(
+    comm: mpi.Comm, plan: ResumePlan, path: Path, stop: StopRequest | None = None
+) -> tuple[Simulation, dict[str, Any]]:
+    """Collective. The simulation as its checkpoint left it, with its file open."""
+    simulation, attributes = prepare(comm, plan.config, path, stop)
+    stored, checkpoint = plan.stored, plan.checkpoint
+    simulation.run_id = stored["run_id"]
+    comm.where(comm.is_root, lambda: _check_digests(simulation, checkpoint, stored))
+    if checkpoint:
+        simulation.restore(checkpoint)
+    comm.where(comm.is_root, lambda: _record_on(path, attributes, stored, simulation, checkpoint))
+    return simulation, attributes
 
 
 def prepare(
@@ -98,7 +111,7 @@ def prepare(
     from fedmpi.provenance import describe_job
     from fedmpi.simulation import Simulation
 
-    device = comm.where(True, lambda: choose_device(config.run.device, comm.node_rank))
+    device = comm.where(True, lambda: choose_device(config.run.device, comm.device_rank))
     simulation = Simulation(comm, config, device, stop)
     attributes = describe_job(comm, simulation.config, device)
     simulation.path, simulation.run_id = path, attributes["run_id"]
@@ -164,17 +177,15 @@ def _signature(config: Config, run_id: str) -> str:
     return sign(config.to_toml(), run_id) if named_functions(config) else ""
 
 
-def _plan_resume(
-    path: Path, overrides: Sequence[str], trust: bool
-) -> tuple[Config, Checkpoint | None, dict[str, Any], list[str]]:
+def plan_resume(path: Path, overrides: Sequence[str], *, trust: bool = False) -> ResumePlan:
     """Rank 0: the config to go on with, the checkpoint to start from, the file's attributes, notes."""
     stored = read_attributes(path)
     for override in overrides:
         key = override.partition("=")[0].strip()
-        if key not in _MAY_CHANGE:
+        if key not in MAY_CHANGE:
             raise UserError(
                 f"--set {override}: cannot change when a run goes on, the results would mix two "
-                f"experiments; start a new run, or change one of {', '.join(_MAY_CHANGE)}"
+                f"experiments; start a new run, or change one of {', '.join(MAY_CHANGE)}"
             )
     config = validate.parse(stored["config"], f"{path} (its config)", overrides)
     if not trust:
@@ -182,7 +193,7 @@ def _plan_resume(
     checkpoint, notes = newest_checkpoint(path, stored["run_id"])
     if checkpoint is None and stored["status"] != DIVERGED:
         notes.append(f"{path} has no usable checkpoint: starting again from round 0")
-    return config, checkpoint, stored, notes
+    return ResumePlan(config, checkpoint, stored, notes)
 
 
 def _nothing_to_do(path: Path, status: str, completed: int) -> str:

@@ -139,6 +139,13 @@ class ClientData:
         size = self.size(client)
         return self.batch_size if 0 < self.batch_size < size else size
 
+    def all_samples(self, client: int, most: int = 1024) -> Iterator[tuple[Tensor, Tensor]]:
+        """(inputs, labels) of an owned client, without augmentation or noise, in parts of up to `most`."""
+        first = int(self._starts[client // self._stride])
+        for start in range(first, first + self.size(client), most):
+            part = slice(start, min(start + most, first + self.size(client)))
+            yield self.normalise(self.inputs[part]), self.labels[part]
+
     def num_drawn(self, client: int, count: int) -> int:
         """Samples that `draw` gives; full batches are the same samples at every step."""
         return self.batch(client) * (count if self.batch(client) < self.size(client) else 1)

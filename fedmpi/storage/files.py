@@ -85,9 +85,14 @@ def check_harmless(path: Path) -> None:
         raise UserError(f"{path}: damaged, HDF5 cannot read it; get it again, or go back to an older one")
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_contended(path: Path, data: bytes) -> None:
+    """As `write_whole`, for files that several processes may write at once: the last one counts."""
+    write_whole(path, data, f"{os.uname().nodename}-{os.getpid()}")
+
+
+def write_whole(path: Path, data: bytes, suffix: str = "partial") -> None:
     """Write a file under a temporary name, sync and rename it."""
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(f".{path.name}.{suffix}")
     try:
         with open(partial, "wb") as file:
             file.write(data)

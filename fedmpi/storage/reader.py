@@ -13,7 +13,7 @@ import numpy as np
 
 from fedmpi.errors import UserError
 from fedmpi.storage.files import check_harmless
-from fedmpi.storage.schema import FORMAT, FORMAT_VERSION, TABLES
+from fedmpi.storage.schema import FORMAT, FORMAT_VERSION, OPTIONAL_TABLES, TABLES
 
 if TYPE_CHECKING:
     import pandas
@@ -34,6 +34,8 @@ class Run:
     clients: pandas.DataFrame  # size, majority_label, rank
     global_params: np.ndarray | None  # x after the last round written
     params: tuple[np.ndarray, np.ndarray] | None  # (rounds, x_t) with run.record_params_every
+    theory: pandas.DataFrame | None = None  # with run.record_theory_every
+    amplification: pandas.DataFrame | None = None  # with run.eval_at_amplification
 
     @property
     def name(self) -> str:
@@ -71,7 +73,8 @@ def load_run(path: str | Path) -> Run:
 def _read(path: Path, file: h5py.File) -> Run:
     import pandas
 
-    tables = {name: pandas.DataFrame(read_table(file, name)) for name in TABLES}
+    present = [*TABLES, *(name for name in OPTIONAL_TABLES if name in file)]
+    tables = {name: pandas.DataFrame(read_table(file, name)) for name in present}
     attributes = dict(file.attrs)
     global_params = params = None
     if "model" in file:
@@ -83,16 +86,26 @@ def _read(path: Path, file: h5py.File) -> Run:
     return Run(
         path, attributes["status"], config, attributes, tables["eval"], tables["train"],
         tables["participation"], tables["clients"], global_params, params,
+        tables.get("theory"), tables.get("amplification"),
     )  # fmt: skip
 
 
 def read_table(file: h5py.File, name: str) -> dict[str, np.ndarray]:
     """The columns of a table; one that files of an older version do not have is nan."""
-    group, columns = file[name], TABLES[name]
+    group, columns = file[name], (TABLES | OPTIONAL_TABLES)[name]
     first = group[columns[0].name][()]
     missing = np.full(len(first), np.nan)
     rest = {c.name: group[c.name][()] if c.name in group else missing for c in columns[1:]}
     return {columns[0].name: first, **rest}
+
+
+def load_table(path: str | Path, name: str) -> dict[str, np.ndarray]:
+    """One table of a run file, by column."""
+    with open_run(path) as file:
+        try:
+            return read_table(file, name)
+        except Exception as error:  # as above
+            raise UserError(f"run file {path}: damaged, or not complete ({error})") from None
 
 
 def read_attributes(path: str | Path) -> dict[str, Any]:

@@ -56,3 +56,23 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("rank", "i8", "1", "MPI rank that owned the client"),
     ),
 }
+
+# Only in files of runs that asked for them.
+OPTIONAL_TABLES: dict[str, tuple[Column, ...]] = {
+    "amplification": (
+        Column("round", "i8", "rounds", "completed rounds t of the model that was amplified"),
+        Column("is_after", "?", "1", "false: just before the amplification; true: after it, x_t itself"),
+        Column("train_loss", "f8", "nats", "mean loss per sample over the training set"),
+        Column("train_accuracy", "f8", "1", "share of the training set classified correctly"),
+        Column("test_loss", "f8", "nats", "mean loss per sample over the test set"),
+        Column("test_accuracy", "f8", "1", "share of the test set classified correctly"),
+    ),
+    "theory": (
+        Column("round", "i8", "rounds", "completed rounds: the gradients are those at x_t"),
+        Column("grad_norm2", "f8", "1", "|grad f(x_t)|^2, f the mean over clients of their mean losses"),
+        Column("d2", "f8", "1", "largest |grad F_n - grad f|^2 over clients"),
+        Column("mean_d2", "f8", "1", "mean of |grad F_n - grad f|^2 over clients"),
+        Column("beta2", "f8", "1", "|sum_n q_t^n (grad F_n - grad f)|^2 of round t"),
+        Column("nu2", "f8", "1", "sum_n q_t^n |grad F_n - sum_m q_t^m grad F_m|^2 of round t"),
+    ),
+}

@@ -18,7 +18,7 @@ import numpy as np
 from fedmpi.errors import UserError
 from fedmpi.storage.files import replacing
 from fedmpi.storage.reader import peek
-from fedmpi.storage.schema import FORMAT, FORMAT_VERSION, RUNNING, TABLES, Column
+from fedmpi.storage.schema import FORMAT, FORMAT_VERSION, OPTIONAL_TABLES, RUNNING, TABLES, Column
 
 _FLUSH_SECONDS = 2.0
 _FLUSH_SHARE = 0.01  # of the time may go into flushing
@@ -31,7 +31,7 @@ class RunWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows: dict[str, int] = {}  # on disk, of each table
-        self._rows: dict[str, list[tuple]] = {name: [] for name in TABLES}
+        self._rows: dict[str, list[tuple]] = {name: [] for name in [*TABLES, *OPTIONAL_TABLES]}
         self._snapshots: list[tuple[int, np.ndarray]] = []
         self._next_flush = 0.0
 
@@ -54,7 +54,7 @@ class RunWriter:
         """An earlier file, cut back to the rows that a checkpoint names."""
         writer = cls(path)
         with replacing(path, copy=True) as file:
-            for name in [*TABLES, "params"]:
+            for name in [*TABLES, *OPTIONAL_TABLES, "params"]:
                 for column in file.get(name, {}).values():
                     if column.maxshape[0] is None:  # not the bare dimension of /params
                         column.resize(rows.get(name, 0), axis=0)
@@ -81,6 +81,11 @@ class RunWriter:
         with replacing(self.path, copy=True) as file:
             for name, columns in TABLES.items():
                 _append(file[name], columns, self._rows[name])
+            for name, columns in OPTIONAL_TABLES.items():
+                if self._rows[name]:
+                    if name not in file:
+                        _create_table(file.create_group(name), columns)
+                    _append(file[name], columns, self._rows[name])
             self._write_snapshots(file)
             file["model/global_params"][...] = global_params
             file.attrs.update(attributes)
@@ -138,7 +143,8 @@ def check_target(path: Path, *, force: bool) -> None:
 def _count_rows(file: h5py.File) -> dict[str, int]:
     """Rows of every table."""
     counts = {name: len(file[name][columns[0].name]) for name, columns in TABLES.items()}
-    return counts | ({"params": len(file["params/round"])} if "params" in file else {})
+    there = [name for name in [*OPTIONAL_TABLES, "params"] if name in file]
+    return counts | {name: len(file[name]["round"]) for name in there}
 
 
 def _create_model(group: h5py.Group, parameters: str, global_params: np.ndarray) -> None:

@@ -1,0 +1,190 @@
+"""What theory says of a config: evenness of its participation, the bound it has, better settings.
+
+Invariant: pure functions; weights alone tell about evenness, the bound needs constants (`Known`), exact or
+measured, and is left out without them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedmpi import theory
+from fedmpi.config import Config
+from fedmpi.participation import Participation
+
+_MOST_WEIGHTS = 25 * 10**5
+_MOST_VISITS = 2 * 10**8  # clients times rounds, where each round asks all clients
+_FEWEST, _MOST = 2000, 40_000  # rounds
+_SMALL = 1e-3  # of d^2: as good as regularized
+
+
+@dataclass(frozen=True)
+class Known:
+    """Constants besides those of the weights, and where they come from."""
+
+    source: str
+    smoothness: float
+    sigma2: float
+    gap: float
+    d2: float
+    deviations: np.ndarray | None  # None: d^2 stands in for beta^2 and nu^2 (Proposition 4.1)
+
+
+def known_of_quadratic(config: Config) -> Known:
+    """Exact for F_n(x) = |x - z_n|^2 / 2: L = 1, and grad F_n - grad f does not depend on x."""
+    centers = np.array(config.data.centers)
+    optimum = centers.mean(axis=0)
+    initial = np.array(config.model.initial or np.zeros(len(optimum)))
+    deviations = optimum - centers
+    return Known(
+        "exact, quadratic problem",
+        1.0,
+        (config.data.noise_std or 0.0) ** 2 * len(optimum),
+        float(((initial - optimum) ** 2).sum() / 2),
+        float((deviations**2).sum(axis=1).max()),
+        deviations,
+    )
+
+
+def look_ahead(config: Config, participation: Participation, num_clients: int) -> theory.Weights:
+    """The weights after the warm-up, for as many rounds as can be looked at in seconds."""
+    first, last = config.warmup_rounds, config.run.num_rounds
+    last = min(last, first + max(_rounds_to_see(config, num_clients), 2))
+    found, count = [], 0
+    for t in range(last):  # from the start: who takes part may depend on earlier rounds
+        clients, weights = participation.weights(t)
+        if t >= first:
+            found.append((clients, weights))
+            count += len(clients)
+        if count > _MOST_WEIGHTS and len(found) > 1:
+            break
+    rounds = np.repeat(np.arange(len(found)), [len(clients) for clients, _ in found])
+    clients, weights = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return theory.Weights(rounds, clients, weights, len(found), num_clients)
+
+
+def _rounds_to_see(config: Config, num_clients: int) -> int:
+    """Enough for several intervals of this config, and for two of those that could be regularized."""
+    who = config.participation
+    cycle = (who.num_groups or 1) * (who.rounds_per_group or 1)
+    if who.clients_per_round:
+        cycle = max(cycle, math.ceil(num_clients / who.clients_per_round))
+    wanted = min(max(_FEWEST, 4 * config.algorithm.amplify_every, 2 * cycle), _MOST)
+    is_cheap = who.availability in ("always", "periodic", "trace") or who.selection == "schedule"
+    return wanted if is_cheap else min(wanted, _MOST_VISITS // num_clients)
+
+
+class Adviser:
+    """All that is asked about one config."""
+
+    def __init__(self, config: Config, q: theory.Weights, known: Known | None) -> None:
+        options = config.algorithm
+        self.config, self.q, self.known = config, q, known
+        self.rates = theory.Rates(
+            options.local_lr, options.amplification, options.amplify_every, options.local_steps,
+            max(config.run.num_rounds - config.warmup_rounds, 1),
+        )  # fmt: skip
+        self.rho = theory.rho(q)
+        self.regularized = theory.regularized_interval(q)
+        self.curve = list(self._curve())
+        self._longest_window = max(1, q.num_rounds // 8)
+        self.upsilon2 = theory.sampled_long_run_variance(q, min(self._longest_window, 64))
+        self.divergence = None
+        if known and known.deviations is not None:
+            self.divergence = theory.divergence(q, known.deviations)
+
+    def _curve(self) -> Iterator[tuple[int, float, float]]:
+        """(P, worst, mean) of delta^2(P)/d^2 over intervals, from weights alone."""
+        for period in theory.interval_grid(self.q.num_rounds, self.rates.amplify_every, self.regularized):
+            factors = theory.delta2_factors(self.q, period)
+            yield period, float(factors.max()), float(factors.mean())
+
+    def delta2(self, period: int) -> float:
+        """delta^2(P), exact for the known gradients or bounded by d^2; of what was seen, if P is longer."""
+        period = min(period, self.q.num_rounds)
+        if self.known.deviations is not None:
+            return float(theory.exact_delta2(self.q, self.known.deviations, period).max())
+        return float(theory.delta2_factors(self.q, period).max()) * self.known.d2
+
+    def constants(self, period: int) -> theory.Constants:
+        """All that the bound needs, for one P."""
+        known, found = self.known, self.divergence
+        return theory.Constants(
+            known.smoothness, known.sigma2,
+            found.beta2 if found else known.d2, found.nu2 if found else known.d2,
+            self.delta2(period), self.rho, known.gap,
+        )  # fmt: skip
+
+    def conditions(self) -> dict[str, bool]:
+        """Of Theorem 3.1, and the paper's normalisation of weights."""
+        sums = self.q.sums()
+        found = theory.conditions(self.rates, self.known.smoothness if self.known else None)
+        return found | {"sum of q = 1": bool(np.allclose(sums, 1, rtol=1e-9))}
+
+    def bound(self, rates: theory.Rates) -> dict[str, float] | None:
+        """Theorem 3.1 for some rates, or None where constants are unknown."""
+        if self.known is None:
+            return None
+        return theory.bound_terms(rates, self.constants(rates.amplify_every))
+
+    def suggested(self) -> tuple[theory.Rates | None, int, str]:
+        """(rates where constants are known, P, the corollary that gives them)."""
+        steps, rounds = self.rates.local_steps, self.rates.num_rounds
+        if self.regularized and self.regularized <= rounds / 2:
+            period, name = self.regularized, "3.2 (with 4.3: regularized participation)"
+            rates = self.known and theory.rates_3_2(self.constants(period), period, steps, rounds)
+            return rates, period, name
+        period = theory.stochastic_interval(self.upsilon2, self.q.num_clients, steps, rounds)
+        if period <= rounds / 2:
+            name = "3.3 (with 4.8: stochastic participation)"
+            if self.known is None:
+                return None, period, name
+            of = self.constants(period)
+            if theory.suits_3_3(of, period, steps, rounds):
+                return theory.rates_3_3(of, period, steps, rounds), period, name
+        return self._best_of_3_2(steps, rounds)
+
+    def _best_of_3_2(self, steps: int, rounds: int) -> tuple[theory.Rates | None, int, str]:
+        """Among the lengths looked at, the one whose rates of Corollary 3.2 have the lowest bound."""
+        lengths = [period for period, _, _ in self.curve if period <= max(rounds / 2, 1)]
+        if self.known is None:
+            worst = {period: value for period, value, _ in self.curve}
+            small = [period for period in lengths if worst[period] <= _SMALL]
+            period = small[0] if small else min(lengths, key=worst.get)
+            return None, period, f"3.2 (P with the least delta^2 seen, or below {_SMALL:g} d^2)"
+        tried = [theory.rates_3_2(self.constants(p), p, steps, rounds) for p in lengths]
+        best = min(tried, key=lambda rates: self.bound(rates)["total"])
+        return best, best.amplify_every, "3.2 (P with the lowest bound seen)"
+
+    def report(self) -> dict[str, Any]:
+        """The object that `advise --json` prints."""
+        rates, period, name = self.suggested()
+        known = self.known and {
+            "source": self.known.source, "L": self.known.smoothness, "sigma2": self.known.sigma2,
+            "F": self.known.gap, "d2": self.known.d2,
+            "beta2": self.constants(1).beta2, "nu2": self.constants(1).nu2,
+        }  # fmt: skip
+        return {
+            "rho": self.rho,
+            "regularized_P": self.regularized,
+            "delta2": [[p, worst] for p, worst, _ in self.curve],
+            "conditions": self.conditions(),
+            "bound": self.bound(self.rates),
+            "suggested": {
+                "amplify_every": period,
+                "local_lr": rates and rates.local_lr,
+                "amplification": rates and rates.amplification,
+                "corollary": name,
+            },
+            "bound_suggested": rates and self.bound(replace(rates, amplify_every=period)),
+            "delta2_mean": [[p, mean] for p, _, mean in self.curve],
+            "upsilon2": self.upsilon2,
+            "longest_absence": self.q.longest_absence(),
+            "rounds_seen": self.q.num_rounds,
+            "constants": known,
+        }

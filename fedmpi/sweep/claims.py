@@ -1,0 +1,170 @@
+"""Who does which run: claims as files on a shared file system, for any number of jobs and hosts.
+
+A claim is a file NAME.claim-<number>; the highest number counts. Whoever creates the next number, which
+succeeds for one process only, holds the run; it may be tried only when the claim before was released or
+its holder is dead. Claims are never removed, so that a process with an old view of the folder cannot
+create a number that was there before. Invariant: a run has at most one living holder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import secrets
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from fedmpi.errors import OutputError
+from fedmpi.storage.files import write_contended
+
+HEARTBEAT_SECONDS = 15.0
+# On another host a holder counts as dead when its file was not touched for so long.
+STALE_SECONDS = float(os.environ.get("FEDMPI_CLAIM_TIMEOUT", "600"))
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+class Claim:
+    """A run held by this process, until `release`. A thread keeps touching the file meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread.start()
+
+    def _beat(self) -> None:
+        while not self._ended.wait(HEARTBEAT_SECONDS):
+            with contextlib.suppress(OSError):
+                os.utime(self.path)
+
+    def release(self) -> None:
+        """Let others have it; call it after the outcome is on disk."""
+        self._ended.set()
+        self._thread.join()
+        with contextlib.suppress(OSError):
+            write_contended(self.path, json.dumps(_identity() | {"released": True}).encode())
+
+
+def take(folder: Path, name: str) -> Claim | None:
+    """Hold a run, or None if another living process does."""
+    number, holder = newest(folder, name)
+    if holder is not None and is_alive(holder):
+        return None
+    path = folder / f"{name}.claim-{number + 1}"
+    return Claim(path) if _create(path, json.dumps(_identity()).encode()) else None
+
+
+def is_held(folder: Path, name: str) -> bool:
+    """Whether a living process works on it."""
+    _, holder = newest(folder, name)
+    return holder is not None and is_alive(holder)
+
+
+def newest(folder: Path, name: str) -> tuple[int, dict[str, Any] | None]:
+    """Number of the claim that counts, 0 without one; and what it says."""
+    # Numbers grow by one, so that looking for the next name is cheaper than listing thousands.
+    number = 0
+    while (folder / f"{name}.claim-{number + 1}").exists():
+        number += 1
+    if number == 0:
+        return 0, None
+    path = folder / f"{name}.claim-{number}"
+    try:
+        touched = path.stat().st_mtime
+        holder = json.loads(path.read_text())
+    except (OSError, ValueError):  # just being written, on a file system without links
+        holder, touched = {}, time.time()
+    return number, holder | {"touched": touched, "folder": str(folder)}
+
+
+def is_alive(holder: dict[str, Any]) -> bool:
+    """Whether the process behind a claim still works on it."""
+    if holder.get("released"):
+        return False
+    here = _identity()
+    if holder.get("machine") == here["machine"]:
+        return _process_start(holder["pid"]) == holder["start"]
+    same_job = here["slurm_job"] and holder.get("slurm_job") == here["slurm_job"]
+    if same_job and holder["slurm_restart"] < here["slurm_restart"]:
+        return False  # an earlier life of this very job, on hosts that it lost
+    return _now(Path(holder["folder"])) - holder["touched"] < STALE_SECONDS
+
+
+def _now(folder: Path) -> float:
+    """Time by the file server's clock, which may differ from ours."""
+    probe = folder / f".clock-{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        probe.touch()
+        return probe.stat().st_mtime
+    except OSError:
+        return time.time()
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+
+
+def _create(path: Path, text: bytes) -> bool:
+    """Make a file with all its contents; False if it exists. True for one process only."""
+    partial = path.with_name(f".{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        partial.write_bytes(text)
+        with contextlib.suppress(FileExistsError):
+            os.link(partial, path)
+        # NFS may lose the answer of a link that was made: the number of names tells the truth.
+        return partial.stat().st_nlink == 2
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            return _create_exclusively(path, text)
+        raise OutputError.from_os(error, path) from None
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+
+
+def _create_exclusively(path: Path, text: bytes) -> bool:
+    try:
+        with open(path, "xb") as file:
+            file.write(text)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise OutputError.from_os(error, path) from None
+    return True
+
+
+def _identity() -> dict[str, Any]:
+    """This process, so that others can tell whether it lives."""
+    restart = os.environ.get("SLURM_RESTART_COUNT", "")
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "start": _process_start(os.getpid()),
+        "machine": _machine(),
+        "slurm_job": os.environ.get("SLURM_JOB_ID", ""),
+        "slurm_restart": int(restart) if restart.isdecimal() else 0,
+    }
+
+
+def _machine() -> str:
+    """Where a process id means the same process: one boot of one host, one namespace."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
+    return f"{socket.gethostname()} {secrets.token_hex(8)}"  # unknown: never the same
+
+
+def _process_start(pid: int) -> str | None:
+    """When a process began, None if there is none; a process id may be used again."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    values = re.sub(r"^.*\)", "", stat, flags=re.DOTALL).split()
+    return None if values[0] in "ZX" else values[19]

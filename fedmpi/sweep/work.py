@@ -1,0 +1,165 @@
+"""Doing the runs of a sweep: groups of ranks take one after another until none is left.
+
+Groups meet only through files (claims.py, results.py), so that any number of jobs may work on one
+folder. Invariant: a run that fails or diverges is written down, and the group goes on with the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedmpi.commands.run import plan_resume, prepare, record_anew, take_up
+from fedmpi.config import MAY_CHANGE, Config, toml_value
+from fedmpi.errors import UserError
+from fedmpi.mpi import Comm
+from fedmpi.stopping import StopRequest
+from fedmpi.storage.lock import writer_lock
+from fedmpi.storage.reader import read_attributes
+from fedmpi.storage.schema import DIVERGED
+from fedmpi.storage.writer import check_target
+from fedmpi.sweep.claims import Claim, take
+from fedmpi.sweep.points import Point, experiment
+from fedmpi.sweep.results import FAILED, Outcome, Store, outcome_of
+from fedmpi.terminal import Progress
+from fedmpi.validate import parse
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all groups of this job know."""
+
+    store: Store
+    points: list[Point]  # in the order in which they are taken
+    began: float  # by the wall clock; what failed since then is not tried again
+    stop: StopRequest
+
+
+class Quiet(Progress):
+    """Shows nothing of a single run; lets the screen of the whole sweep be redrawn, and notes how far."""
+
+    def __init__(self, total: int, note: Path | None, redraw: Callable[[], None] | None) -> None:
+        super().__init__(total, enabled=False)
+        self._note_path, self._redraw, self._next_note = note, redraw, 0.0
+
+    def show(self, completed: int, force: bool = False) -> None:
+        """After each round."""
+        now = time.monotonic()
+        if self._note_path and now >= self._next_note:
+            self._next_note = now + 5
+            with contextlib.suppress(OSError):
+                self._note_path.write_text(f"{completed / self._total:.4f}")
+        if self._redraw:
+            self._redraw()
+
+
+def work(job: Job, group: Comm, redraw: Callable[[], None] | None) -> bool:
+    """Collective in the group. Runs until none is left; whether it had to stop before."""
+    while True:
+        found = group.where(group.is_root, lambda: _next(job))
+        claim = found[1] if found else None
+        index = group.on_root(lambda found=found: found[0] if found else None)
+        if index is None:
+            return bool(group.on_root(lambda: job.stop.code))
+        point = next(p for p in job.points if p.index == index)
+        try:
+            _do(job, group, point, redraw)
+        finally:
+            if claim:
+                claim.release()
+
+
+def _next(job: Job) -> tuple[int, Claim] | None:
+    """Root: claim the next run that is free; None if there is none, or if it is time to stop."""
+    if job.stop.code:
+        return None
+    for point in job.points:
+        if job.store.is_final(point, job.store.outcome(point.name), job.began):
+            continue
+        claim = take(job.store.notes, point.name)
+        if claim is None:
+            continue
+        # Somebody may have finished it between our look and our claim.
+        if not job.store.is_final(point, job.store.outcome(point.name), job.began):
+            return point.index, claim
+        claim.release()
+    return None
+
+
+def _do(job: Job, group: Comm, point: Point, redraw: Callable[[], None] | None) -> None:
+    """Collective in the group. One run, from its start or its checkpoint, and how it ended."""
+    path, said = job.store.run_path(point.name), io.StringIO()
+    progress = Quiet(
+        point.config.run.num_rounds,
+        job.store.notes / f"{point.name}.progress" if group.is_root else None,
+        redraw,
+    )
+    try:
+        with contextlib.redirect_stdout(said):
+            status = run_point(group, point, path, job.stop, progress)
+        message = said.getvalue().strip().partition(";")[0] if status == DIVERGED else ""
+        outcome = outcome_of(path, point, status, message) if group.is_root else None
+    except UserError as error:
+        outcome = _failure(point, str(error))
+        if group.size > 1 and not error.agreed:
+            job.store.note(point.name, outcome)
+            raise
+    except Exception as error:
+        place = f" on rank {group.rank} of its {group.size}" if group.size > 1 else ""
+        outcome = _failure(point, f"{type(error).__name__}{place}: {error}")
+        (job.store.notes / f"{point.name}.traceback").write_text(traceback.format_exc())
+        if group.size > 1:  # the other ranks wait in a collective: only the end of the job frees them
+            job.store.note(point.name, outcome)
+            raise
+    if group.is_root:
+        job.store.note(point.name, outcome)
+
+
+def _failure(point: Point, message: str) -> Outcome:
+    return Outcome(FAILED, point.digest, message=message, time=time.time())
+
+
+def run_point(group: Comm, point: Point, path: Path, stop: StopRequest, progress: Progress) -> str:
+    """Collective in the group. The run's status after all rounds that are left."""
+    with contextlib.ExitStack() as held:
+        group.where(group.is_root, lambda: held.enter_context(writer_lock(path)))
+        if group.on_root(path.exists):
+            overrides = group.on_root(lambda: _changes(path, point))
+            plan = group.on_root(lambda: plan_resume(path, overrides))
+            if plan.is_over:
+                return plan.stored["status"]
+            simulation, _ = take_up(group, plan, path, stop)
+        else:
+            group.where(group.is_root, lambda: check_target(path, force=False))
+            simulation, attributes = prepare(group, point.config, path, stop)
+            group.where(group.is_root, lambda: record_anew(path, attributes, simulation))
+        return simulation.run(progress)
+
+
+def _changes(path: Path, point: Point) -> list[str]:
+    """What is new in the sweep since the file was begun, as overrides; refuses another experiment."""
+    stored = parse(str(read_attributes(path)["config"]), f"{path} (its config)")
+    old, new = experiment(stored), experiment(point.config)
+    if point.config.algorithm.engine == "auto":  # the file holds what was decided
+        old["algorithm.engine"] = "auto"
+    different = [key for key in new.keys() | old.keys() if old.get(key) != new.get(key)]
+    if different:
+        raise UserError(
+            f"{path}: holds a run with other settings ({', '.join(sorted(different))}); remove it, or "
+            "choose another --out"
+        )
+    return [
+        f"{key}={toml_value(_get(point.config, key))}"
+        for key in MAY_CHANGE
+        if _get(point.config, key) not in (None, _get(stored, key))
+    ]
+
+
+def _get(config: Config, key: str) -> object:
+    section, _, name = key.partition(".")
+    return getattr(getattr(config, section), name)

@@ -1,0 +1,56 @@
+"""Random participation: the variance of averaged weights, and delta^2(P) in expectation or probably."""
+
+from __future__ import annotations
+
+import math
+
+from fedmpi.theory.weights import Weights, interval_sums
+
+
+def independent_variance(probability: float, weight: float) -> float:
+    """upsilon^2 = Var(q_t^n) of a client that takes part with a probability, with a fixed weight."""
+    return weight**2 * probability * (1 - probability)
+
+
+def markov_long_run_variance(to_active: float, to_inactive: float, weight: float) -> float:
+    """upsilon-hat^2 of Lemma 4.5 for the two-state chain with q = weight in its active state.
+
+    Cov(q_t, q_{t+p}) = weight^2 pi (1 - pi) lambda^p with lambda = 1 - to_active - to_inactive, so that
+    Var + 2 sum_p Cov = weight^2 pi (1 - pi) (1 + lambda)/(1 - lambda).
+
+    >>> markov_long_run_variance(0.5, 0.5, 1.0)  # without memory: the variance itself
+    0.25
+    """
+    total = to_active + to_inactive
+    stationary = to_active / total
+    return weight**2 * stationary * (1 - stationary) * (2 - total) / total
+
+
+def sampled_long_run_variance(q: Weights, period: int) -> float:
+    """P Var(qbar) over whole intervals, mean over clients: upsilon-hat^2 / P is what Var(qbar) tends to.
+
+    The mean of qbar is taken as 1/N of the round's weights, as the paper's mu: the same for all clients.
+    """
+    count = q.num_rounds // period
+    intervals, _, sums = interval_sums(q, period)
+    mu = q.weights[q.rounds < count * period].sum() / (count * period * q.num_clients)
+    seen = ((sums / period - mu) ** 2).sum()
+    absent = count * q.num_clients - len(intervals)
+    return float(period * (seen + absent * mu**2) / (count * q.num_clients))
+
+
+def expected_delta2(variance: float, num_clients: int, period: int, d2: float = 1.0) -> float:
+    """N^2 d^2 upsilon^2 / P: in expectation, Propositions 4.6 (upsilon-hat^2, large P) and 4.7."""
+    return num_clients**2 * d2 * variance / period
+
+
+def chebyshev_delta2(
+    variance: float, num_clients: int, period: int, failure: float, d2: float = 1.0
+) -> float:
+    """N^2 d^2 upsilon-hat^2 / (c P): with probability 1 - c, equation (16), Proposition 4.6."""
+    return expected_delta2(variance, num_clients, period, d2) / failure
+
+
+def hoeffding_delta2(num_clients: int, period: int, failure: float, d2: float = 1.0) -> float:
+    """N^2 d^2 ln(2/c) / (2 P): with probability 1 - c, equation (17), Proposition 4.7, independent t."""
+    return num_clients**2 * d2 * math.log(2 / failure) / (2 * period)

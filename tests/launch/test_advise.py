@@ -1,0 +1,176 @@
+"""`fedmpi advise`, measured constants, and what a run records of the theory, as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import fedmpi
+from fedmpi import theory, validate
+from tests.conftest import ROOT, SMALL
+
+APPENDIX = ROOT / "configs" / "appendix-example.toml"
+CENTERS = np.array([[-1.0, 0.0], [1.0, 0.0], [0.0, np.sqrt(3)]])
+
+
+def advice(done: subprocess.CompletedProcess) -> dict:
+    """The JSON object that was printed."""
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_advice_on_the_appendix_example(fedmpi_cli, tmp_path):
+    """Every constant of the three-client example is what one computes by hand."""
+    found = advice(fedmpi_cli("advise", APPENDIX, "--json", "--plot", "advice.png"))
+    assert found["rho"] == 1
+    assert found["regularized_P"] == 3
+    assert found["delta2"][:4] == [[1, pytest.approx(2)], [2, pytest.approx(0.5)], [3, 0], [4, 0.125]]
+    assert found["longest_absence"] == 2
+    gap = (1 + (2 - np.sqrt(1 / 3)) ** 2) / 2
+    assert found["constants"]["F"] == pytest.approx(gap)
+    assert found["constants"]["beta2"] == found["constants"]["d2"] == pytest.approx(4 / 3)
+    assert found["conditions"] == {
+        "gamma <= 1/(12 L I P)": False, "gamma*eta <= 1/(2 L I P)": False, "P <= T/2": True,
+        "sum of q = 1": True,
+    }  # fmt: skip
+    assert found["bound"]["start"] == pytest.approx(8 * gap / (0.05 * 10 * 15))
+    assert found["bound"]["beta"] == pytest.approx(144 * 0.05**2 * 9 * 4 / 3)
+    terms = [value for term, value in found["bound"].items() if term != "total"]
+    assert found["bound"]["total"] == pytest.approx(sum(terms))
+    suggested = found["suggested"]
+    assert suggested["amplify_every"] == 3
+    assert suggested["local_lr"] == pytest.approx(1 / (12 * 3 * np.sqrt(15)))
+    assert suggested["amplification"] == pytest.approx(6 * np.sqrt(15))
+    assert suggested["corollary"].startswith("3.2")
+    assert (tmp_path / "advice.png").stat().st_size > 10_000
+
+
+def test_advice_from_weights_alone_at_a_million_clients(fedmpi_cli, small_config):
+    """Without constants it tells of evenness only, in seconds, and finds a P of 5,000 rounds."""
+    million = ["--set", "data.num_clients=1000000", "--set", "data.allow_empty=true"]
+    how = ["--set", "participation.selection=permutation", "--set", "participation.clients_per_round=200"]
+    found = advice(
+        fedmpi_cli("advise", small_config, "--json", *million, *how, "--set", "run.num_rounds=50000")
+    )
+    assert found["regularized_P"] == 5000
+    assert found["suggested"]["amplify_every"] == 5000
+    assert found["suggested"]["local_lr"] is None
+    assert found["bound"] is None
+    text = fedmpi_cli("advise", small_config).stdout
+    assert "no bound" in text
+    assert "--measure" in text
+
+
+def test_measured_constants_of_a_logistic_model(mpirun, fedmpi_cli, tmp_path, small_config):
+    """On two ranks, L, d^2, beta^2 and F at a run's model are those of numpy with dense Hessians."""
+    assert fedmpi_cli("run", small_config, "--out", "r.h5").returncode == 0
+    found = advice(mpirun(2, "advise", "small.toml", "--at", "r.h5", "--json"))["constants"]
+    assert found["source"].startswith("estimates at a point")
+    run = fedmpi.load_run(tmp_path / "r.h5")
+    losses, gradients, largest = _logistic(run.global_params)
+    deviations = gradients - gradients.mean(axis=0)
+    q = np.zeros((6, 7))
+    q[run.participation["round"], run.participation.client] = run.participation.weight
+    expected = theory.divergence(theory.Weights.dense(q), deviations)
+    assert found["F"] == pytest.approx(losses.mean(), rel=1e-5)
+    assert found["d2"] == pytest.approx(expected.d2, rel=1e-4)
+    assert found["beta2"] == pytest.approx(expected.beta2, rel=1e-4)
+    assert found["nu2"] == pytest.approx(expected.nu2, rel=1e-4)
+    assert 0.9 * largest < found["L"] <= largest * 1.001  # a power iteration comes from below
+    assert found["sigma2"] > 0
+
+
+def _logistic(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Losses and gradients of the clients of SMALL, and the largest eigenvalue of their Hessians."""
+    from fedmpi.data.partition import make_partition
+    from fedmpi.data.sources import load_dataset
+
+    config = validate.parse(SMALL, "small", [])
+    data = load_dataset(config.data)
+    partition = make_partition(data.train_labels, None, data.num_classes, config.data, config.run.seed)
+    weight, bias = x[:-10].reshape(10, -1), x[-10:]
+    losses, gradients, largest = [], [], 0.0
+    for n in range(7):
+        first = partition.offsets[n]
+        rows = partition.order[first : first + partition.sizes[n]]
+        inputs = data.train_inputs[rows].reshape(len(rows), -1).astype(float)
+        if data.train_inputs.dtype == np.uint8:
+            inputs = (inputs / 255 - data.mean[0]) / data.std[0]
+        logits = inputs @ weight.T + bias
+        p = np.exp(logits - logits.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        truth = np.eye(10)[data.train_labels[rows]]
+        losses.append(-np.log((p * truth).sum(axis=1)).mean())
+        gradients.append(
+            np.concatenate([((p - truth).T @ inputs).ravel(), (p - truth).sum(axis=0)]) / len(rows)
+        )
+        extended = np.hstack([inputs, np.ones((len(rows), 1))])
+        hessian = sum(
+            np.kron(np.diag(c) - np.outer(c, c), np.outer(a, a)) for c, a in zip(p, extended, strict=True)
+        )
+        largest = max(largest, np.linalg.eigvalsh(hessian / len(rows))[-1])
+    return np.array(losses), np.array(gradients), largest
+
+
+RECORD = ("--set", "run.record_theory_every=2", "--set", "run.eval_at_amplification=true")
+
+
+def test_what_a_run_records_of_the_theory(mpirun, fedmpi_cli, tmp_path):
+    """On a quadratic problem /theory holds the exact figures; recording leaves all bits as they were."""
+    assert mpirun(2, "run", APPENDIX, "--out", "with.h5", *RECORD).returncode == 0
+    assert fedmpi_cli("run", APPENDIX, "--out", "without.h5").returncode == 0
+    run, plain = (fedmpi.load_run(tmp_path / f"{name}.h5") for name in ("with", "without"))
+    np.testing.assert_array_equal(run.params[1], plain.params[1])
+    assert plain.theory is None
+    assert plain.amplification is None
+    assert run.eval.drop(columns="wall_time_s").equals(plain.eval.drop(columns="wall_time_s"))
+
+    assert run.theory["round"].tolist() == list(range(0, 15, 2))
+    x = run.params[1][::2][:8]
+    np.testing.assert_allclose(run.theory.grad_norm2, ((x - CENTERS.mean(axis=0)) ** 2).sum(axis=1))
+    np.testing.assert_allclose(run.theory[["d2", "mean_d2", "beta2"]], 4 / 3)
+    np.testing.assert_allclose(run.theory.nu2, 0, atol=1e-30)
+
+    teeth = run.amplification
+    assert teeth["round"].tolist() == [3, 3, 6, 6, 9, 9, 12, 12, 15, 15]
+    assert teeth.is_after.tolist() == [False, True] * 5
+    after = teeth[teeth.is_after].set_index("round").train_loss
+    assert (after == run.eval.set_index("round").train_loss[after.index]).all()
+    before = run.params[1][0] + (run.params[1][3] - run.params[1][0]) / 10
+    loss = ((before - CENTERS) ** 2).sum(axis=1).mean() / 2
+    assert teeth.train_loss[0] == pytest.approx(loss)
+
+
+def test_recording_goes_on_after_a_resume(fedmpi_cli, tmp_path, small_config):
+    """A run in two legs has the same /theory and /amplification as one in a single leg."""
+    keys = ("--set", "algorithm.amplification=2", "--set", "algorithm.amplify_every=2", *RECORD)
+    assert fedmpi_cli("run", small_config, "--out", "whole.h5", *keys).returncode == 0
+    assert (
+        fedmpi_cli("run", small_config, "--out", "legs.h5", *keys, "--set", "run.num_rounds=4").returncode
+        == 0
+    )
+    assert fedmpi_cli("resume", "legs.h5", "--set", "run.num_rounds=6").returncode == 0
+    whole, legs = (fedmpi.load_run(tmp_path / f"{name}.h5") for name in ("whole", "legs"))
+    assert len(whole.theory) == 3
+    assert len(whole.amplification) == 6
+    assert whole.theory.equals(legs.theory)
+    assert whole.amplification.equals(legs.amplification)
+
+
+def test_the_eight_panels(tmp_path):
+    """One script runs the appendix example; only amplification comes near the optimum in 15 rounds."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "analysis" / "motivating.py", "panels.png"],
+        cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "panels.png").stat().st_size > 50_000
+    gaps = [float(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("  gamma")]
+    assert len(gaps) == 8
+    assert min(gaps[:4]) > 0.01
+    assert max(gaps[6:]) < 0.001

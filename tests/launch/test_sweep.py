@@ -1,0 +1,178 @@
+"""Sweeps seen from outside: several groups, several jobs, kills and signals, and runs that go wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas
+import pytest
+
+import fedmpi
+from fedmpi.compare import first_difference
+from fedmpi.storage.reader import peek
+from tests.conftest import ROOT, SMALL
+
+SLOW = (
+    SMALL.replace('"logistic"', '"tests.launch.plugins:slow_model"')
+    .replace("num_rounds = 6", "num_rounds = 30\ncheckpoint_every = 5")
+    .replace('"uniform"', '"permutation"')
+)
+SWEEP = 'base = "c.toml"\nseeds = [1, 2]\n[grid]\n"algorithm.local_lr" = [0.01, 0.05, 0.1]\n'
+
+
+def start(folder: Path, ranks: int, *arguments: object, sleep: float = 0.0) -> subprocess.Popen:
+    """`mpirun -n R fedmpi sweep s.toml --out d ...` in the background."""
+    command = ["mpirun", "-n", str(ranks), sys.executable, "-m", "fedmpi", "sweep", "s.toml", "--out", "d"]
+    return subprocess.Popen(
+        [*command, *map(str, arguments)],
+        cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT), "FEDMPI_TEST_SLEEP": str(sleep)},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def legs(path: Path) -> int:
+    """How often a run was started or resumed."""
+    return fedmpi.load_run(path).attributes["legs"].count('"utc"')
+
+
+def wait_for_rounds(folder: Path, rounds: int, count: int) -> None:
+    """Until so many runs of the sweep have some rounds."""
+    limit = time.monotonic() + 40
+    while time.monotonic() < limit:
+        found = [peek(path) for path in folder.glob("*.h5")]
+        if sum(bool(f and f["rounds"] >= rounds) for f in found) >= count:
+            return
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A base config that can be slowed down, and a sweep of six runs."""
+    (tmp_path / "c.toml").write_text(SLOW)
+    (tmp_path / "s.toml").write_text(SWEEP)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> fedmpi.Run:
+    """The last run of the sweep, by itself."""
+    folder = tmp_path_factory.mktemp("alone")
+    (folder / "c.toml").write_text(SLOW)
+    changes = ["--set", "algorithm.local_lr=0.1", "--set", "run.seed=2"]
+    subprocess.run(
+        [sys.executable, "-m", "fedmpi", "run", "c.toml", "--out", "r.h5", *changes],
+        cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    return fedmpi.load_run(folder / "r.h5")
+
+
+def assert_all_done(folder: Path, alone: fedmpi.Run) -> None:
+    """Six runs, one of them compared with the same run alone."""
+    table = pandas.read_csv(folder / "d" / "index.csv")
+    assert table["status"].tolist() == ["done"] * 6
+    assert table["rounds"].tolist() == [30] * 6
+    run = fedmpi.load_run(folder / "d" / "local_lr-0.1_seed-2.h5")
+    assert first_difference(run, alone) is None
+
+
+def test_two_jobs_share_a_sweep(folder, alone):
+    """Two groups of one job and one of another on one folder: every run is done once, with its bits."""
+    jobs = [start(folder, 2), start(folder, 2, "--ranks-per-run", 2)]
+    outputs = [job.communicate(timeout=90)[0] for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0], outputs
+    # Whoever was last has seen all of them done.
+    assert any("6/6 runs: 6 done" in output for output in outputs), outputs
+    assert [legs(path) for path in sorted((folder / "d").glob("*.h5"))] == [1] * 6
+    assert_all_done(folder, alone)
+
+
+def test_signal_kill_and_going_on(folder, alone):
+    """USR1: status 75 and checkpoints. SIGKILL: claims of the dead are recovered. Then all get done."""
+    job = start(folder, 2, sleep=0.03)
+    wait_for_rounds(folder / "d", 1, 2)
+    os.kill(job.pid, signal.SIGUSR1)
+    output = job.communicate(timeout=60)[0]
+    assert job.returncode == 75, output
+    assert "the same command goes on" in output
+    index = pandas.read_csv(folder / "d" / "index.csv")
+    assert set(index["status"]) <= {"stopped", "waiting", "done"}
+
+    job = start(folder, 1, sleep=0.03)
+    before = max(path.stat().st_mtime for path in (folder / "d").glob("*.h5"))
+    limit = time.monotonic() + 40
+    while max(p.stat().st_mtime for p in (folder / "d").glob("*.h5")) == before:
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    for pid in _ranks_in(folder):
+        os.kill(pid, signal.SIGKILL)
+    job.communicate(timeout=60)
+
+    job = start(folder, 1)
+    output = job.communicate(timeout=90)[0]
+    assert job.returncode == 0, output
+    assert_all_done(folder, alone)
+
+
+def _ranks_in(folder: Path) -> list[int]:
+    """Process ids of the ranks that work in a folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "cwd").readlink() == folder:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                found += [int(entry.name)] if b"mpirun" not in words[0] and b"sweep" in words else []
+        except OSError:
+            continue
+    return found
+
+
+def test_what_goes_wrong_does_not_stop_the_others(tmp_path, fedmpi_cli):
+    """A run that raises, one with bad input and one that diverges are reported; the rest is done."""
+    (tmp_path / "c.toml").write_text(SMALL)
+    (tmp_path / "s.toml").write_text(
+        'base = "c.toml"\n[[cases]]\nname = "broken"\nmodel.name = "tests.launch.plugins:faulty_model"\n'
+        '[[cases]]\nname = "missing"\ndata.dataset = "missing.h5"\n'
+        '[[cases]]\nname = "large"\nalgorithm.local_lr = 1e300\n[[cases]]\nname = "good"\n'
+    )
+    faults = {"FEDMPI_TEST_RANK": "0", "FEDMPI_TEST_FAULT": "raise", "PYTHONPATH": str(ROOT)}
+    done = fedmpi_cli("sweep", "s.toml", "--out", "d", **faults)
+    assert done.returncode == 1, done.stderr
+    assert "the dog ate the minibatch" in done.stdout
+    assert "missing.h5" in done.stdout
+    table = pandas.read_csv(tmp_path / "d" / "index.csv", index_col="name")
+    assert table["status"].to_dict() == {
+        "broken_seed-1": "failed", "missing_seed-1": "failed",
+        "large_seed-1": "diverged", "good_seed-1": "done",
+    }  # fmt: skip
+    # One point of it, as in a job array; what is done stays as it is; a mended run goes on.
+    before = (tmp_path / "d" / "good_seed-1.h5").read_bytes()
+    assert fedmpi_cli("sweep", "s.toml", "--out", "d", "--index", 2, **faults).returncode == 3
+    done = fedmpi_cli("sweep", "s.toml", "--out", "d", "--index", 0, **(faults | {"FEDMPI_TEST_RANK": "9"}))
+    assert done.returncode == 0, done.stdout
+    assert (tmp_path / "d" / "good_seed-1.h5").read_bytes() == before
+    listed = fedmpi_cli("sweep", "s.toml", "--out", "d", "--list").stdout
+    assert listed.split()[:6] == ["0", "done", "broken_seed-1", "1", "failed", "missing_seed-1"]
+    assert fedmpi_cli("sweep", "s.toml", "--out", "d", "--index", 4).returncode == 2
+    best = fedmpi_cli("sweep", "best", "d", "--metric", "test_accuracy")
+    assert best.returncode == 0, best.stderr
+    assert "good" in best.stdout
+
+
+def test_dry_run_and_bad_files(mpirun, tmp_path):
+    """--dry-run estimates and writes nothing; a bad sweep is told once, with status 2 on all ranks."""
+    (tmp_path / "c.toml").write_text(SMALL)
+    (tmp_path / "s.toml").write_text(SWEEP)
+    done = mpirun(2, "sweep", "s.toml", "--out", "d", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "6 runs, 2 at a time on 1 rank each: about" in done.stdout
+    assert not (tmp_path / "d").exists()
+    (tmp_path / "s.toml").write_text(SWEEP + '"algorithm.local_stesp" = [1]\n')
+    done = mpirun(2, "sweep", "s.toml", "--out", "d")
+    assert done.returncode == 2
+    assert done.stderr.count("did you mean algorithm.local_steps?") == 1
+    assert not (tmp_path / "d").exists()

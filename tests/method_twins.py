@@ -1,0 +1,280 @@
+"""Slow, independent twins of all methods, to compare the simulator with. Pure numpy, one process.
+
+Each reads like the pseudocode of its paper, keeps a dense table of what clients remember, and shares nothing
+with fedmpi/methods. `run` adds what is common to all: warm-up, server_lr, momentum and amplification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+Gradient = Callable[[int, int, np.ndarray], np.ndarray]  # (client, minibatch number, y) -> g_n(y)
+
+
+@dataclass
+class Problem:
+    """What is simulated."""
+
+    gradient: Gradient
+    full_gradient: Gradient
+    q: np.ndarray  # (T, N)
+    x_0: np.ndarray
+    gamma: Callable[[int], float]  # of a round
+    local_steps: int
+    warmup_rounds: int = 0
+    eta: float = 1.0
+    period: int = 1
+    server_lr: float = 1.0
+    momentum: float = 0.0
+    drawn: dict[int, int] = field(default_factory=dict)  # minibatches of each client so far
+
+    def sample(self, n: int, y: np.ndarray, *, full: bool = False) -> np.ndarray:
+        """g_n(y) on the client's next minibatch."""
+        number = self.drawn.get(n, 0)
+        self.drawn[n] = number + 1
+        return (self.full_gradient if full else self.gradient)(n, number, y)
+
+
+def run(problem: Problem, kind: type[FedAvg], **options: float) -> list[np.ndarray]:
+    """x_0, x_1, ..., x_T of a method."""
+    method, warmup = kind(problem, **options), FedAvg(problem)
+    x = anchor = np.array(problem.x_0, np.float64)
+    momentum, anchor_round, trajectory = np.zeros(len(x)), 0, [x]
+    for t, q in enumerate(problem.q):
+        who = np.flatnonzero(q).tolist()
+        if t < problem.warmup_rounds:
+            added = warmup.round(t, x, who)
+            x = x if added is None else x + added
+            if t + 1 == problem.warmup_rounds:
+                anchor, anchor_round = x, t + 1
+        else:
+            added = method.round(t, x, who)
+            if added is not None:  # nobody there: the model stays
+                momentum = problem.momentum * momentum + problem.server_lr * added
+                x = x + momentum
+            if t + 1 - anchor_round == problem.period:
+                x = anchor + problem.eta * (x - anchor)
+                anchor, anchor_round = x, t + 1
+                method.interval_over()
+        trajectory.append(x)
+    return trajectory
+
+
+class FedAvg:
+    """x <- x + sum_n q_n D_n."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.p = problem
+        self.n_all = problem.q.shape[1]
+        self.zeros = np.zeros((self.n_all, len(problem.x_0)))
+
+    def round(self, t: int, x: np.ndarray, who: list[int]) -> np.ndarray | None:
+        """What the round adds to x; None if nobody takes part."""
+        if not who:
+            return None
+        return sum(self.p.q[t, n] * self.local(t, n, x) for n in who)
+
+    def local(self, t: int, n: int, x: np.ndarray) -> np.ndarray:
+        """D_n = y_I - x."""
+        y = x
+        for _ in range(self.p.local_steps):
+            y = y - self.p.gamma(t) * self.p.sample(n, y)
+        return y - x
+
+    def interval_over(self) -> None:
+        """P rounds are over."""
+
+
+class WaitMinibatch(FedAvg):
+    """Once in a cycle all N clients, plain average."""
+
+    full = False
+
+    def __init__(self, problem: Problem, cycle: int) -> None:
+        super().__init__(problem)
+        self.cycle, self.waited = cycle, 0
+
+    def round(self, t, x, who):
+        self.waited += 1
+        if self.waited < self.cycle:
+            return None
+        self.waited = 0
+        return np.mean([self.local(t, n, x) for n in range(self.n_all)], axis=0)
+
+    def local(self, t, n, x):
+        y = x
+        for _ in range(self.p.local_steps):
+            y = y - self.p.gamma(t) * self.p.sample(n, y, full=self.full)
+        return y - x
+
+
+class WaitFull(WaitMinibatch):
+    """The same, on all of a client's data."""
+
+    full = True
+
+
+class Mifa(FedAvg):
+    """G_n <- (x - y) / gamma; x <- x - gamma mean of all G_n."""
+
+    def __init__(self, problem: Problem, *, wait: bool) -> None:
+        super().__init__(problem)
+        self.table, self.wait, self.unseen = self.zeros.copy(), wait, set(range(self.n_all))
+
+    def round(self, t, x, who):
+        if not who:
+            return None
+        for n in who:
+            y = x + self.local(t, n, x)
+            self.table[n] = (x - y) / self.p.gamma(t)
+            self.unseen.discard(n)
+        if self.wait and self.unseen:
+            return np.zeros(len(x))
+        return -self.p.gamma(t) * self.table.mean(axis=0)
+
+
+class FedAU(FedAvg):
+    """x <- x + (1/N) sum w_n D_n, w_n the mean of the recorded intervals."""
+
+    def __init__(self, problem: Problem, cutoff: float = np.inf) -> None:
+        super().__init__(problem)
+        self.cutoff = cutoff
+        self.absent = [0] * self.n_all
+        self.intervals: list[list[int]] = [[] for _ in range(self.n_all)]
+
+    def weight(self, n: int) -> float:
+        """w_n."""
+        return float(np.mean(self.intervals[n])) if self.intervals[n] else 1.0
+
+    def round(self, t, x, who):
+        added = sum((self.weight(n) * self.local(t, n, x) for n in who), np.zeros(len(x))) / self.n_all
+        for n in range(self.n_all):
+            self.absent[n] += 1  # c_n + 1, for participants too
+            if n in who or self.absent[n] == self.cutoff:
+                self.intervals[n].append(self.absent[n])
+                self.absent[n] = 0
+        return added if who else None
+
+
+class FedVarp(FedAvg):
+    """v = (1/S) sum (D_n - y_n) + mean of all y_n; y_n <- D_n."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.table = self.zeros.copy()
+
+    def round(self, t, x, who):
+        if not who:
+            return None
+        old = self.table.copy()
+        for n in who:
+            self.table[n] = self.local(t, n, x)
+        return (self.table[who] - old[who]).sum(axis=0) / len(who) + old.mean(axis=0)
+
+
+class Scaffold(FedAvg):
+    """y <- y - gamma (g - c_n + c); c_n <- mean raw gradient; c = mean of c_n."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.control = self.zeros.copy()
+
+    def round(self, t, x, who):
+        if not who:
+            return None
+        c, added = self.control.mean(axis=0), np.zeros(len(x))
+        for n in who:
+            y, met = x, []
+            for _ in range(self.p.local_steps):
+                met.append(self.p.sample(n, y))
+                y = y - self.p.gamma(t) * (met[-1] - self.control[n] + c)
+            added = added + self.p.q[t, n] * (y - x)
+            self.met(n, met)
+        return added
+
+    def met(self, n: int, gradients: list[np.ndarray]) -> None:
+        """What becomes of the raw gradients."""
+        self.control[n] = np.mean(gradients, axis=0)
+
+
+class AmplifiedScaffold(Scaffold):
+    """Controls frozen inside a period; then c_n <- mean of all raw gradients of the period."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.of_period: dict[int, list[np.ndarray]] = {}
+
+    def met(self, n, gradients):
+        self.of_period.setdefault(n, []).extend(gradients)
+
+    def interval_over(self):
+        for n, gradients in self.of_period.items():
+            self.control[n] = np.mean(gradients, axis=0)
+        self.of_period = {}
+
+
+class FedProx(FedAvg):
+    """y <- y - gamma (g + mu (y - x))."""
+
+    def __init__(self, problem: Problem, mu: float) -> None:
+        super().__init__(problem)
+        self.mu = mu
+
+    def local(self, t, n, x):
+        y = x
+        for _ in range(self.p.local_steps):
+            y = y - self.p.gamma(t) * (self.p.sample(n, y) + self.mu * (y - x))
+        return y - x
+
+
+class FedAdam(FedAvg):
+    """m / (sqrt v + tau)."""
+
+    def __init__(self, problem: Problem, b1: float, b2: float, tau: float) -> None:
+        super().__init__(problem)
+        self.b1, self.b2, self.tau = b1, b2, tau
+        self.m = self.v = np.zeros(len(problem.x_0))
+
+    def round(self, t, x, who):
+        d = super().round(t, x, who)
+        if d is None:
+            return None
+        self.m = self.b1 * self.m + (1 - self.b1) * d
+        self.v = self.next_v(d**2)
+        return self.m / (np.sqrt(self.v) + self.tau)
+
+    def next_v(self, d2: np.ndarray) -> np.ndarray:
+        """v of the next round."""
+        return self.b2 * self.v + (1 - self.b2) * d2
+
+
+class FedYogi(FedAdam):
+    """v <- v - (1 - b2) d^2 sign(v - d^2)."""
+
+    def next_v(self, d2):
+        return self.v - (1 - self.b2) * d2 * np.sign(self.v - d2)
+
+
+class Focus(FedAvg):
+    """z sums g - h_n, h_n <- g; Y <- Y + sum of z_n; x <- x - gamma Y."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.h, self.tracker = self.zeros.copy(), np.zeros(len(problem.x_0))
+
+    def round(self, t, x, who):
+        if not who:
+            return None
+        for n in who:
+            w, z = x, np.zeros(len(x))
+            for k in range(1, self.p.local_steps + 1):
+                if k > 1:
+                    w = w - self.p.gamma(t) * z
+                g = self.p.sample(n, w)
+                z = z + g - self.h[n]
+                self.h[n] = g
+            self.tracker = self.tracker + z
+        return -self.p.gamma(t) * self.tracker

@@ -1,0 +1,400 @@
+"""Every method against its slow twin, and the equalities that each must keep, on any number of ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmpi import validate
+from fedmpi.config import METHODS
+from fedmpi.data.sources import load_dataset
+from fedmpi.methods import METHODS as KINDS
+from fedmpi.participation import make_participation
+from tests import method_twins as twins
+from tests.simulated import random_q, simulate, write_schedule
+from tests.twin import logistic_gradient, quadratic_gradient
+
+pytestmark = pytest.mark.mpi
+
+# Name of the case: method, keys of [algorithm], its twin and the twin's options.
+CASES = {
+    "fedavg": ("fedavg", {}, twins.FedAvg, {}),
+    "wait-minibatch": ("wait-minibatch", {"wait_rounds": 3}, twins.WaitMinibatch, {"cycle": 3}),
+    "wait-full": ("wait-full", {"wait_rounds": 3}, twins.WaitFull, {"cycle": 3}),
+    "mifa": ("mifa", {}, twins.Mifa, {"wait": True}),
+    "mifa from zeros": ("mifa", {"warm_start": "false"}, twins.Mifa, {"wait": False}),
+    "fedlaavg": ("fedlaavg", {}, twins.Mifa, {"wait": False}),
+    "fedau": ("fedau", {}, twins.FedAU, {}),
+    "fedau, K = 3": ("fedau", {"cutoff": 3}, twins.FedAU, {"cutoff": 3}),
+    "fedvarp": ("fedvarp", {}, twins.FedVarp, {}),
+    "scaffold": ("scaffold", {}, twins.Scaffold, {}),
+    "amplified-scaffold": ("amplified-scaffold", {}, twins.AmplifiedScaffold, {}),
+    "fedprox": ("fedprox", {"mu": 0.7}, twins.FedProx, {"mu": 0.7}),
+    "fedadam": ("fedadam", {}, twins.FedAdam, {"b1": 0.9, "b2": 0.99, "tau": 1e-3}),
+    "fedyogi": (
+        "fedyogi",
+        {"beta1": 0.8, "beta2": 0.9, "tau": 0.01},
+        twins.FedYogi,
+        {"b1": 0.8, "b2": 0.9, "tau": 0.01},
+    ),
+    "fedavgm": ("fedavgm", {}, twins.FedAvg, {}),
+    "focus": ("focus", {}, twins.Focus, {}),
+}
+
+QUADRATIC = """
+[run]
+num_rounds = 24
+dtype = "float64"
+seed = 5
+[data]
+dataset = "quadratic"
+centers = {centers}
+noise_std = 0.3
+[model]
+name = "quadratic"
+initial = {initial}
+[participation]
+{participation}
+[algorithm]
+local_steps = 3
+{algorithm}
+"""
+
+LOGISTIC = """
+[run]
+num_rounds = 16
+dtype = "float64"
+seed = 3
+[data]
+dataset = "synthetic"
+num_clients = 7
+train_samples = 300
+test_samples = 20
+num_classes = 4
+shape = [1, 3, 5]
+partition = "dirichlet"
+alpha = 2.0
+[model]
+name = "logistic"
+[participation]
+{participation}
+[algorithm]
+local_steps = 3
+batch_size = 8
+{algorithm}
+"""
+
+AT_RANDOM = 'availability = "bernoulli"\nprobability = 0.4\nselection = "{}"\nclients_per_round = 3'
+IN_TURN = (
+    'availability = "periodic"\nnum_groups = 3\nrounds_per_group = 2\nprobability = 0.8\n'
+    'selection = "{}"\nclients_per_round = 2'
+)
+
+
+@pytest.fixture
+def shared_path(mpi_tmp_path):
+    """One temporary folder for all ranks."""
+    return mpi_tmp_path
+
+
+def given(comm, folder, method: str, seed: int, rounds: int, clients: int) -> str:
+    """[participation] that takes any weights from a file; fedlaavg may not be told who takes part."""
+    if method == "fedlaavg":
+        return AT_RANDOM.format("least-recent")
+    q = random_q(seed, rounds, clients)
+    write_schedule(comm, folder / "q.csv", q)
+    return f'selection = "schedule"\nschedule = "{folder}/q.csv"'
+
+
+def by_model(pattern: str, method: str) -> str:
+    """[participation] with a pattern, whose weights are 1/S."""
+    return pattern.format("least-recent" if method == "fedlaavg" else "uniform")
+
+
+def lines(keys: dict) -> str:
+    """Keys as TOML."""
+    return "\n".join(f"{key} = {value}" for key, value in keys.items())
+
+
+def assert_as_twin(comm, text: str, gradients, case: str) -> None:
+    """The simulated x_t are those of the twin, for every t."""
+    simulation, trajectory = simulate(comm, text)
+    config, num_clients = simulation.config, simulation.data.partition.num_clients
+    q = np.zeros((config.run.num_rounds, num_clients))
+    participation = make_participation(config, num_clients)
+    for t in range(len(q)):
+        who, weights = participation.weights(t)
+        q[t, who] = weights
+    method, _, kind, options = CASES[case]
+    how, default_lr = config.algorithm, 0.1 if method in ("fedadam", "fedyogi") else 1.0
+    beta = how.server_momentum
+    problem = twins.Problem(
+        *gradients(simulation),
+        q=q,
+        x_0=trajectory[0],
+        gamma=lambda t: config.warmup.local_lr if t < config.warmup_rounds else how.local_lr,
+        local_steps=how.local_steps,
+        warmup_rounds=config.warmup_rounds,
+        eta=how.amplification,
+        period=how.amplify_every,
+        server_lr=default_lr if how.server_lr is None else how.server_lr,
+        momentum=beta if beta is not None else 0.9 if method == "fedavgm" else 0.0,
+    )
+    assert not np.array_equal(trajectory[0], trajectory[-1])
+    for t, (x, twin) in enumerate(zip(trajectory, twins.run(problem, kind, **options), strict=True)):
+        error = np.abs(x - twin).max() / max(np.abs(twin).max(), 1)
+        assert error < 1e-10, f"round {t}: off by {error}"
+
+
+WARMUP = "[warmup]\nnum_rounds = 7\nlocal_lr = 0.02\n"
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("setting", ["any weights", "server options", "in turn", "warm-up"])
+def test_on_a_noisy_quadratic(comm, shared_path, case, setting):
+    """x_t of every method with its options, for any weights, in turns, with amplification and warm-up."""
+    draws = np.random.default_rng(len(case))
+    centers, initial = draws.standard_normal((9, 4)), draws.standard_normal(4)
+    method, keys, _, _ = CASES[case]
+    keys = {"name": f'"{method}"', "local_lr": 0.03, **keys}
+    if setting in ("in turn", "server options"):
+        participation = by_model(IN_TURN if setting == "in turn" else AT_RANDOM, method)
+    else:
+        participation = given(comm, shared_path, method, len(case), 24, 9)
+    if setting == "server options":
+        keys |= {"server_lr": 0.6, "server_momentum": 0.3}
+    if setting in ("in turn", "warm-up"):
+        keys |= {"amplification": 1.7, "amplify_every": 4}
+    text = QUADRATIC.format(
+        centers=centers.tolist(), initial=initial.tolist(), participation=participation,
+        algorithm=lines(keys),
+    )  # fmt: skip
+    gradient = quadratic_gradient(centers, 0.3, seed=5)
+    text += WARMUP if setting == "warm-up" else ""
+    assert_as_twin(comm, text, lambda simulation: (gradient, gradient), case)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_on_logistic_regression(comm, shared_path, case):
+    """The same on minibatches (wait-full: on all data), with warm-up, amplification and server_lr."""
+    method, keys, _, _ = CASES[case]
+    keys = {"name": f'"{method}"', "local_lr": 0.1, "server_lr": 0.8, **keys}
+    keys |= {"amplification": 1.5, "amplify_every": 3}
+    participation = given(comm, shared_path, method, 11, 16, 7)
+    text = LOGISTIC.format(participation=participation, algorithm=lines(keys))
+
+    def gradients(simulation):
+        data, partition = load_dataset(simulation.config.data), simulation.data.partition
+        pixels = (data.train_inputs.reshape(300, -1) / 255 - 0.5) / 0.3
+        rows = [partition.samples(n) for n in range(7)]
+        samples = [pixels[r] for r in rows], [data.train_labels[r] for r in rows], 4
+        return tuple(logistic_gradient(*samples, batch, 3) for batch in (8, 0))
+
+    assert_as_twin(comm, text + WARMUP.replace("7", "2"), gradients, case)
+
+
+def test_no_method_without_a_twin():
+    """Every built-in method is among the cases."""
+    assert {method for method, *_ in CASES.values()} == set(METHODS)
+
+
+# --- What must hold for each method -------------------------------------------------------------------
+
+CENTERS = np.random.default_rng(3).standard_normal((8, 5))
+EVERYBODY = 'selection = "all"'
+SOME = 'selection = "uniform"\nclients_per_round = 3'
+
+
+def quadratic(comm, participation: str, **keys):
+    """A noisy quadratic run of 15 rounds in float32; (simulation, x_0 .. x_15)."""
+    text = QUADRATIC.format(
+        centers=CENTERS.tolist(), initial=[1.0] * 5, participation=participation,
+        algorithm=lines({"local_lr": 0.05, **keys}),
+    ).replace("float64", "float32").replace("num_rounds = 24", "num_rounds = 15")  # fmt: skip
+    return simulate(comm, text)
+
+
+def table(comm, simulation, name: str) -> np.ndarray:
+    """Collective. A table of all clients, from all ranks; zero for those never seen."""
+    full = np.zeros((8, 5))
+    dumped = simulation.training.memory.dump()
+    full[dumped["clients"]] = dumped[name]
+    positive, negative = comm.maximum(full), comm.maximum(-full)
+    return np.where(positive > 0, positive, -negative)
+
+
+def assert_close(found, expected, tolerance: float = 1e-6) -> None:
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("warm_start", ["true", "false"])
+def test_mifa_with_everybody_is_fedavg(comm, warm_start):
+    """All available: MIFA equals FedAvg with 1/N to 1e-6, with either start."""
+    _, mifa = quadratic(comm, EVERYBODY, name='"mifa"', warm_start=warm_start)
+    _, plain = quadratic(comm, EVERYBODY + '\nweighting = "all"')
+    assert_close(mifa, plain)
+
+
+@pytest.mark.parametrize("name", ["mifa", "fedvarp", "fedlaavg"])
+def test_the_running_mean_is_the_mean_of_the_table(comm, name):
+    """What the server keeps up to date by changes is the mean of what all clients remember."""
+    who = SOME.replace("uniform", "least-recent") if name == "fedlaavg" else SOME
+    simulation, _ = quadratic(comm, who, name=f'"{name}"')
+    assert_close(simulation.state.extras["mean"], table(comm, simulation, "memory").mean(axis=0), 1e-7)
+
+
+def test_mifa_waits_for_everybody(comm):
+    """x does not move before the last client was seen, and does from then on."""
+    simulation, trajectory = quadratic(comm, SOME, name='"mifa"')
+    participation, unseen, first = make_participation(simulation.config, 8), set(range(8)), None
+    for t in range(15):
+        unseen -= set(participation.weights(t)[0].tolist())
+        if not unseen and first is None:
+            first = t
+    assert 1 < first < 14
+    assert all(np.array_equal(x, trajectory[0]) for x in trajectory[: first + 1])
+    assert not np.array_equal(trajectory[first + 1], trajectory[first])
+
+
+def test_fedau_with_everybody_is_fedavg(comm):
+    """Everybody in every round: all intervals are 1, and FedAU is FedAvg."""
+    _, fedau = quadratic(comm, EVERYBODY, name='"fedau"')
+    _, plain = quadratic(comm, EVERYBODY)
+    assert_close(fedau, plain)
+
+
+def test_fedau_with_cutoff_one_is_fedavg_over_all(comm):
+    """K = 1 records nothing but ones: the weight is 1/N."""
+    _, fedau = quadratic(comm, SOME, name='"fedau"', cutoff=1)
+    _, plain = quadratic(comm, SOME + '\nweighting = "all"')
+    assert_close(fedau, plain)
+
+
+def test_fedvarp_with_everybody_is_fedavg(comm):
+    """Full participation: v is the mean of the updates."""
+    _, varp = quadratic(comm, EVERYBODY, name='"fedvarp"')
+    _, plain = quadratic(comm, EVERYBODY)
+    assert_close(varp, plain)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "amplified-scaffold"])
+@pytest.mark.parametrize(
+    "who", [SOME, EVERYBODY, AT_RANDOM.format("all").replace("clients_per_round = 3", "")]
+)
+def test_the_servers_control_is_the_mean_of_the_clients(comm, name, who):
+    """c = mean of c_n, always; with amplification too."""
+    simulation, _ = quadratic(comm, who, name=f'"{name}"', amplification=1.5, amplify_every=3)
+    control = simulation.state.extras["control"]
+    assert np.abs(control).max() > 0.01
+    assert_close(control, table(comm, simulation, "control").mean(axis=0), 1e-7)
+
+
+@pytest.mark.parametrize("who", [SOME, EVERYBODY])
+def test_amplified_scaffold_without_amplification_is_scaffold(comm, who):
+    """P = 1, eta = 1."""
+    _, amplified = quadratic(comm, who, name='"amplified-scaffold"')
+    _, plain = quadratic(comm, who, name='"scaffold"')
+    assert_close(amplified, plain)
+
+
+def test_scaffold_with_everybody_on_a_shared_hessian_is_fedavg(comm):
+    """Everybody takes part, and the gradients are linear with one slope: the corrections cancel in the mean."""
+    _, corrected = quadratic(comm, EVERYBODY, name='"scaffold"')
+    _, plain = quadratic(comm, EVERYBODY)
+    assert_close(corrected, plain, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "keys", [{"name": '"fedprox"', "mu": 0}, {"name": '"fedavgm"', "server_momentum": 0}]
+)
+def test_no_pull_and_no_momentum_are_fedavg(comm, keys):
+    """FedProx with mu = 0 and FedAvgM with beta = 0 are FedAvg."""
+    _, special = quadratic(comm, SOME, **keys)
+    _, plain = quadratic(comm, SOME)
+    assert_close(special, plain)
+
+
+def test_fedavgm_is_fedavg_with_server_momentum(comm):
+    """One mechanism, two names: the same bits."""
+    _, named = quadratic(comm, SOME, name='"fedavgm"')
+    _, option = quadratic(comm, SOME, server_momentum=0.9)
+    np.testing.assert_array_equal(named, option)
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"fedlaavg"}))
+def test_p_1_with_eta_is_a_server_rate(comm, name):
+    """Amplification after every round scales what a round adds, as server_lr does."""
+    # With adaptive methods too: the direction does not depend on the rate.
+    keys = {"wait_rounds": 4} if name.startswith("wait-") else {}
+    rate = 0.1 if name in ("fedadam", "fedyogi") else 1.0
+    _, amplified = quadratic(comm, SOME, name=f'"{name}"', amplification=0.5, server_momentum=0, **keys)
+    _, scaled = quadratic(comm, SOME, name=f'"{name}"', server_lr=0.5 * rate, server_momentum=0, **keys)
+    assert_close(amplified, scaled, 1e-5)
+
+
+# --- Options of all methods ---------------------------------------------------------------------------
+
+
+def test_a_far_off_clip_changes_nothing(comm):
+    """No gradient is that long."""
+    _, clipped = quadratic(comm, SOME, clip_norm=1e6)
+    _, plain = quadratic(comm, SOME)
+    assert_close(clipped, plain)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "focus", "fedprox"])
+def test_clipped_gradients_are_no_longer_than_the_limit(comm, monkeypatch, name):
+    """Every gradient that a method steps with has at most that norm; short ones stay."""
+    norms = []
+    if name == "fedavg":  # a step moves y by gamma times the gradient
+        _, trajectory = quadratic(comm, EVERYBODY, clip_norm=0.01)
+        moves = np.linalg.norm(np.diff(trajectory, axis=0), axis=1)
+        assert moves.max() <= 0.05 * 3 * 0.01 * (1 + 1e-5)
+        return
+    original = KINDS[name].step
+
+    def step(self, local, gradient, local_lr):
+        norms.extend(gradient.norm(dim=1).tolist())
+        original(self, local, gradient, local_lr)
+
+    monkeypatch.setattr(KINDS[name], "step", step)
+    quadratic(comm, SOME, name=f'"{name}"', clip_norm=2.0)
+    everyone = np.zeros(2)
+    if norms:
+        everyone[:] = max(norms), -min(norms)
+    longest, shortest = comm.maximum(everyone) * [1, -1]
+    assert longest <= 2 + 1e-6
+    assert shortest < 1.99
+
+
+def test_rates_follow_their_schedule(comm):
+    """A round at a smaller rate is the round of a run with that rate."""
+    _, inverse = quadratic(comm, EVERYBODY, lr_schedule='"inverse"')
+    # Noise is the same; on a quadratic y_I - x = (1 - (1 - gamma)^I) (z - x) but for the noise.
+    x, steps = np.array(inverse), 3
+    gradient = quadratic_gradient(CENTERS, 0.3, seed=5)
+    for t in range(15):
+        gamma, ends = 0.05 / (t + 1), []
+        for n in range(8):
+            y = x[t]
+            for i in range(steps):
+                y = y - gamma * gradient(n, steps * t + i, y)
+            ends.append(y)
+        assert_close(x[t + 1], np.mean(ends, axis=0), 1e-6)
+
+
+def test_schedules_count_from_the_end_of_the_warm_up():
+    """constant, step and inverse: gamma of a few rounds by hand."""
+    text = QUADRATIC.format(
+        centers=[[0.0], [1.0]], initial=[0.0], participation="",
+        algorithm='local_lr = 0.8\nlr_schedule = "{}"\nlr_halve_every = 3',
+    ) + WARMUP  # fmt: skip
+    rates = {
+        name: [
+            validate.parse(text.replace("{}", name), "c.toml").local_lr(t) for t in (0, 6, 7, 8, 9, 10, 13)
+        ]
+        for name in ("constant", "step", "inverse")
+    }
+    assert rates["constant"] == [0.02, 0.02, 0.8, 0.8, 0.8, 0.8, 0.8]
+    assert rates["step"] == [0.02, 0.02, 0.8, 0.8, 0.8, 0.4, 0.2]
+    assert_close(rates["inverse"], [0.02, 0.02, 0.8, 0.4, 0.8 / 3, 0.2, 0.8 / 7], 1e-15)

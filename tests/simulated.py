@@ -1,0 +1,39 @@
+"""Runs of the simulator inside a test, on whatever number of ranks it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedmpi import validate
+from fedmpi.mpi import Comm
+from fedmpi.simulation import Simulation
+
+
+def simulate(comm: Comm, text: str, overrides: tuple[str, ...] = ()) -> tuple[Simulation, list[np.ndarray]]:
+    """Run a config; x_0, x_1, ..., x_T."""
+    config = validate.parse(text, "test.toml", overrides)
+    simulation = Simulation(comm, config, torch.device("cpu"))
+    trajectory = [simulation.state.global_params.copy()]
+    for t in range(config.run.num_rounds):
+        simulation.round(t)
+        trajectory.append(simulation.state.global_params.copy())
+    return simulation, trajectory
+
+
+def write_schedule(comm: Comm, path: Path, q: np.ndarray) -> None:
+    """Q as a file, for all ranks."""
+    if comm.is_root:
+        rows = [f"{t},{n},{float(q[t, n])!r}" for t, n in zip(*np.nonzero(q), strict=True)]
+        path.write_text("\n".join(["round,client,weight", *rows]) + "\n")
+    comm.agree(None)  # the others wait for the file
+
+
+def random_q(seed: int, rounds: int, clients: int) -> np.ndarray:
+    """Any weights at all: sparse, not summing to one, some rounds without anybody."""
+    draws = np.random.default_rng(seed)
+    q = draws.random((rounds, clients)) * (draws.random((rounds, clients)) < 0.3)
+    q[draws.random(rounds) < 0.2] = 0
+    return q
