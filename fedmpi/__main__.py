@@ -151,9 +151,13 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
     info = commands.add_parser("info", help="what a result file holds")
     info.add_argument("run", metavar="RUN.h5")
 
-    plot = commands.add_parser("plot", help="training loss and test accuracy of runs as a picture")
-    plot.add_argument("runs", nargs="+", metavar="RUN.h5")
+    plot = commands.add_parser("plot", help="curves of runs, and the paper's figures, as a picture")
+    plot.add_argument("runs", nargs="+", metavar="RUN.h5|DIR")
     plot.add_argument("--out", required=True, metavar="FIG.png", help="PNG, PDF or SVG file")
+    plot.add_argument(
+        "--preset",
+        help="methods, intervals (P), rates (gamma), amplification (eta), participation, timing, appendix",
+    )
     plot.add_argument(
         "--trajectory", action="store_true", help="draw the way of x instead, for two parameters"
     )
@@ -310,7 +314,7 @@ def _dispatch(args: argparse.Namespace) -> int:
     if args.command == "plot":
         from fedmpi.plots import plot
 
-        return plot(args.runs, args.out, trajectory=args.trajectory)
+        return plot(args.runs, args.out, args.preset, trajectory=args.trajectory)
     if args.command == "watch":
         from fedmpi.commands.watch import watch
 

@@ -14,6 +14,7 @@ from fedmpi.storage.runs import flat_config
 _BESIDE = {"data.root", "run.seed", "run.name", "run.device", "run.cuda_aware"} | {
     f"run.{key}" for key in ("checkpoint_every", "checkpoint_minutes", "max_minutes")
 }
+_FEW = 7  # groups that have a colour of their own
 _SEED_IN_NAME = re.compile(r"[\s,_-]*seed[\s=_-]*\d+", re.IGNORECASE)
 
 
@@ -27,7 +28,7 @@ class Group:
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Groups in the order in which they first appear."""
+    """Groups in the order in which they first appear; many, by the values that differ."""
     members: dict[tuple, list[Run]] = {}
     for run in runs:
         key = _identity(run)
@@ -42,10 +43,26 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     keys = differing_keys(firsts)
     labels = _labels(firsts, keys)
     values = [{key: flat_config(run.config).get(key) for key in keys} for run in firsts]
-    return [
+    groups = [
         Group(label, value, tuple(group))
         for label, value, group in zip(labels, values, members.values(), strict=True)
     ]
+    # Neighbours then have similar colours.
+    return sorted(groups, key=_order) if len(groups) > _FEW else groups
+
+
+def _order(group: Group) -> list[tuple]:
+    """By the values that differ, numbers as numbers."""
+    return [sort_key(value) for value in group.values.values()]
+
+
+def sort_key(value: Any) -> tuple:
+    """Orders config values: numbers first, then texts.
+
+    >>> sorted(["b", 10, 2, "a"], key=sort_key)
+    [2, 10, 'a', 'b']
+    """
+    return (0, value, "") if isinstance(value, int | float) else (1, 0, value_text(value))
 
 
 def differing_keys(runs: Sequence[Run]) -> list[str]:

@@ -19,7 +19,7 @@ fedmpi plot "$OUT/fedavg.h5" "$OUT/amplified.h5" --out "$OUT/quickstart.png" >/d
   fail "the picture could not be drawn, see the message above"
 cat <<END
 Made:
-  $OUT/quickstart.png   training loss and test accuracy over rounds
+  $OUT/quickstart.png   training loss, training and test accuracy over rounds
   $OUT/fedavg.h5        results; look inside with: $VENV/bin/fedmpi info $OUT/fedavg.h5
   $OUT/amplified.h5
 END

@@ -17,7 +17,7 @@ from typing import Any
 from fedmpi import __version__
 from fedmpi.commands.output import write_output
 from fedmpi.errors import UserError
-from fedmpi.grouping import Group, group_runs, value_text
+from fedmpi.grouping import Group, group_runs
 from fedmpi.report import collect, sections
 from fedmpi.storage.reader import Run
 from fedmpi.storage.runs import load_each
@@ -38,7 +38,7 @@ def report(paths: Sequence[str], out: str) -> int:
 
 def make_page(runs: Sequence[Run], skipped: Sequence[str]) -> str:
     """The whole page as text."""
-    groups = _in_order(group_runs(runs))
+    groups = group_runs(runs)
     runs = [run for group in groups for run in group.runs]
     pictures, which = collect.participation_pictures(groups)
     data = {
@@ -80,16 +80,6 @@ def make_page(runs: Sequence[Run], skipped: Sequence[str]) -> str:
 <script>{_static("report.js")}</script>
 </body></html>
 """
-
-
-def _in_order(groups: Sequence[Group]) -> list[Group]:
-    """Groups by the values that differ, numbers as numbers, so that neighbours have similar colours."""
-
-    def key(group: Group) -> list[tuple]:
-        values = group.values.values()
-        return [(0, v, "") if isinstance(v, int | float) else (1, 0, value_text(v)) for v in values]
-
-    return sorted(groups, key=key) if len(groups) > 7 else list(groups)
 
 
 def _title(groups: Sequence[Group]) -> str:

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 from fedmpi.errors import UserError
-from fedmpi.plots import distinguishing_labels, moving_average, plot
+from fedmpi.grouping import group_runs
+from fedmpi.plots import moving_average, moving_spread, plot
+from fedmpi.storage.files import replacing
 from fedmpi.storage.reader import load_run
-from tests.unit.run_files import create_run, finished_run
+from fedmpi.storage.writer import RunWriter
+from tests.unit.run_files import add_rounds, attributes, create_run, finished_run
 
 
 @pytest.fixture
@@ -93,14 +96,15 @@ def test_plotting_needs_no_torch(tmp_path):
 
 
 def test_curves(tmp_path, figures):
-    """Left is the training loss, right the test accuracy in percent, over rounds, one line for each run."""
+    """Training loss, training and test accuracy in percent, over rounds, one line for each group."""
     first = finished_run(tmp_path / "a.h5", name="first.toml")
     second = finished_run(
         tmp_path / "b.h5", name="second.toml", losses=(3.0, 2.0, 1.0), accuracies=(0, 0.25, 1)
     )
     plot([str(first), str(second)], str(tmp_path / "figure.png"))
     (figure,) = figures
-    loss, accuracy = figure.axes
+    loss, train_accuracy, accuracy = figure.axes
+    assert curve(train_accuracy) == ([0, 3, 6], [25.0, 62.5, 87.5])
     assert [line.get_label() for line in loss.get_lines()] == ["first", "second"]
     assert [text.get_text() for text in loss.get_legend().get_texts()] == ["first", "second"]
     assert curve(loss) == ([0, 3, 6], [2.0, 1.5, 1.25])
@@ -135,7 +139,7 @@ def test_curves_are_moving_averages(tmp_path, figures):
 
 def test_problem_without_labels_has_one_panel(tmp_path, figures):
     """Where there is no accuracy, as in the quadratic problem, only the loss is drawn."""
-    run = finished_run(tmp_path / "run.h5", accuracies=[np.nan] * 3)
+    run = finished_run(tmp_path / "run.h5", accuracies=[np.nan] * 3)  # of training and test set
     plot([str(run)], str(tmp_path / "figure.png"))
     assert [axis.get_title() for axis in figures[0].axes] == ["Training loss (nats per sample)"]
 
@@ -148,11 +152,13 @@ def test_end_of_warm_up_is_marked(tmp_path, figures):
         assert list(axis.get_lines()[1].get_xdata()) == [2, 2]
 
 
-def test_run_without_evaluations(tmp_path):
-    """A run that has only begun can be drawn."""
+def test_run_without_evaluations(tmp_path, fedmpi_cli):
+    """A run that has only begun is told in a sentence, for curves and for every preset."""
     create_run(tmp_path / "run.h5")
-    plot([str(tmp_path / "run.h5")], str(tmp_path / "figure.png"))
-    assert (tmp_path / "figure.png").exists()
+    for preset in (None, "rates", "participation", "timing", "appendix"):
+        with pytest.raises(UserError, match="nothing to draw"):
+            plot([str(tmp_path / "run.h5")], str(tmp_path / "figure.png"), preset)
+    assert fedmpi_cli("plot", "run.h5", "--out", "f.png").returncode == 2
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan, 1e300])
@@ -160,8 +166,9 @@ def test_one_bad_value_does_not_hide_the_rest(tmp_path, figures, bad):
     """After an infinite, missing or enormous loss the curve goes on."""
     run = finished_run(tmp_path / "run.h5", losses=(2.0, bad, 1.5, 1.25), accuracies=(0.1, 0.1, 0.5, 0.75))
     plot([str(run)], str(tmp_path / "figure.png"))
-    values = curve(figures[0].axes[0])[1]
-    assert (values[0], values[2], values[3]) == (2.0, 1.5, 1.25)
+    rounds, values = curve(figures[0].axes[0])
+    seen = dict(zip(rounds, values, strict=True))
+    assert (seen[0], seen[4], seen[6]) == (2.0, 1.5, 1.25)
 
 
 # Moving average.
@@ -185,6 +192,99 @@ def test_moving_average_by_hand(values, window, expected):
     np.testing.assert_allclose(moving_average(np.array(values, float), window), expected, rtol=1e-12)
 
 
+# Seeds.
+
+
+def test_mean_and_band_over_seeds(tmp_path, figures):
+    """Two seeds make one line, their mean, and a band of their standard deviation."""
+    for seed, losses in ((1, (2.0, 1.0, 1.0)), (2, (4.0, 2.0, 1.0))):
+        finished_run(tmp_path / f"{seed}.h5", f"run.seed={seed}", losses=losses)
+    plot([str(tmp_path)], str(tmp_path / "figure.png"))
+    axis = figures[0].axes[0]
+    assert len(axis.get_lines()) == 1
+    assert curve(axis) == ([0, 3, 6], [3.0, 1.5, 1.0])
+    edges = axis.collections[0].get_paths()[0].vertices
+    assert sorted({y for x, y in edges.tolist() if x == 3}) == [1.0, 2.0]
+
+
+def test_seeds_evaluated_at_other_rounds(tmp_path, figures):
+    """The mean is taken where all seeds have a value."""
+    finished_run(tmp_path / "1.h5", "run.seed=1")
+    finished_run(tmp_path / "2.h5", "run.seed=2", losses=(4.0, 3.25), accuracies=(0.5, 0.5))
+    plot([str(tmp_path)], str(tmp_path / "figure.png"))
+    assert curve(figures[0].axes[0]) == ([0, 6], [3.0, 2.25])
+
+
+def test_spread_over_window_and_seeds_by_hand():
+    """All values of all rows in the window count."""
+    values = np.array([[0.0, 2.0], [4.0, 2.0]])
+    np.testing.assert_allclose(moving_average(values, 1), [2, 2])
+    np.testing.assert_allclose(moving_spread(values, 1), [2, 0])
+
+
+def test_losses_that_fall_far_have_a_log_axis(tmp_path, figures):
+    """Over more than a factor of 30; accuracies never."""
+    run = finished_run(tmp_path / "r.h5", losses=(9, 1.0, 1e-3), accuracies=(0.001, 0.1, 1))
+    plot([str(run)], str(tmp_path / "figure.png"))
+    assert [axis.get_yscale() for axis in figures[0].axes] == ["log", "linear", "linear"]
+
+
+# Presets.
+
+
+def test_intervals_are_sorted_and_named_by_symbol(tmp_path, figures):
+    """Groups stand in the order of P; a last panel shows what each reaches."""
+    for interval in (10, 2, 5):
+        finished_run(
+            tmp_path / f"{interval}.h5", f"algorithm.amplify_every={interval}", "algorithm.amplification=2"
+        )
+    plot([str(tmp_path)], str(tmp_path / "figure.png"), "intervals")
+    axes = figures[0].axes
+    assert [line.get_label() for line in axes[0].get_lines()] == ["$P$ = 2", "$P$ = 5", "$P$ = 10"]
+    assert axes[-1].get_title() == "Training loss, last 3 %"
+    assert len(axes) == 4
+
+
+@pytest.mark.parametrize("preset", ["methods", "rates", "amplification", "participation"])
+def test_presets_draw(tmp_path, figures, preset):
+    """Each preset makes a figure of two runs."""
+    for rate in (0.1, 0.2):
+        finished_run(tmp_path / f"{rate}.h5", f"algorithm.local_lr={rate}")
+    assert plot([str(tmp_path)], str(tmp_path / "figure.png"), preset) == 0
+    assert len(figures[0].axes) >= 3
+
+
+def test_timing(tmp_path, figures):
+    """Phases as bars that end at the time in all; idle time of each rank in percent."""
+    path = finished_run(tmp_path / "a.h5")
+    rank = '{"local SGD": 3.0, "idle": %s, "in all": 8.0, "memory_mb": 1.0}'
+    with replacing(path, copy=True) as file:
+        file.attrs["phases"] = f"[{rank % 2.0}, {rank % 4.0}]"
+    plot([str(path)], str(tmp_path / "figure.png"), "timing")
+    bars, idle = figures[0].axes[:2]
+    assert [bar.get_width() for bar in bars.patches] == [3.0, 3.0, 2.0]
+    assert [text.get_text() for text in idle.texts] == ["25", "50"]
+
+
+def test_appendix_trajectories(tmp_path, figures):
+    """Rounds with amplification are cyan."""
+    attrs = attributes("algorithm.amplification=2", "algorithm.amplify_every=3")
+    writer = RunWriter.create(tmp_path / "a.h5", attrs, '[["x", [2]]]', np.zeros(2))
+    for t in range(7):
+        writer.add_snapshot(t, np.array([t, t * t], float))
+    add_rounds(writer, 0, 6)
+    writer.flush(np.zeros(2), status="done")
+    plot([str(tmp_path / "a.h5")], str(tmp_path / "figure.png"), "appendix")
+    cyan = [line for line in figures[0].axes[0].get_lines() if line.get_color() == "#00B7D8"]
+    assert [list(line.get_xdata()) for line in cyan] == [[2, 3], [5, 6]]
+
+
+def test_unknown_preset(tmp_path):
+    """The nearest name is suggested."""
+    with pytest.raises(UserError, match="did you mean methods"):
+        plot([str(finished_run(tmp_path / "a.h5"))], str(tmp_path / "f.png"), "method")
+
+
 # Labels.
 
 
@@ -195,7 +295,7 @@ def labels(folder: Path, *runs: tuple[str, ...]) -> list[str]:
         path = folder / file
         path.parent.mkdir(exist_ok=True)
         made.append(load_run(finished_run(path, *overrides, name=name)))
-    return distinguishing_labels(made)
+    return [group.label for group in group_runs(made)]
 
 
 @pytest.mark.parametrize(
@@ -209,14 +309,14 @@ def labels(folder: Path, *runs: tuple[str, ...]) -> list[str]:
         ),
         (
             [("a.h5", "x.toml", "run.seed=1"), ("b.h5", "x.toml", "run.seed=2", "model.name=mlp")],
-            ["seed 1, name logistic", "seed 2, name mlp"],
+            ["logistic", "mlp"],
         ),
         ([("a.h5", "x.toml"), ("b.h5", "x.toml")], ["a", "b"]),
     ],
     ids=["one", "names", "one key", "two keys", "files"],
 )
 def test_labels_by_hand(tmp_path, runs, expected):
-    """Runs are told apart by their names, else by the config values that differ, else by their files."""
+    """Groups are told apart by their names, else by the config values that differ, else by their files."""
     assert labels(tmp_path, *runs) == expected
 
 
@@ -224,13 +324,11 @@ def test_labels_by_hand(tmp_path, runs, expected):
     "runs",
     [
         [("a.h5", "x.toml"), ("b.h5", "x.toml"), ("c.h5", "y.toml")],
-        [("a.h5", "x.toml"), ("b.h5", "x.toml"), ("c.h5", "x.toml", "run.seed=2")],
         [("one/run.h5", "x.toml"), ("two/run.h5", "x.toml")],
         [("a.h5", "x.toml"), ("b.h5", "x.toml", "warmup.num_rounds=2", "warmup.local_lr=0.1")],
     ],
     ids=[
         "two alike and another",
-        "two alike and another seed",
         "same file name",
         "with and without warm-up",
     ],

@@ -195,6 +195,12 @@ charts[0].setScale("x", {min: 1, max: 4});
 seen.who = $("who-text").textContent;
 setTimeout(() => {
   seen.zoomed = [charts[0].scales.x.min, charts[0].scales.x.max];
+  // Hover over the first curve's second point.
+  const u = charts[0], place = u.over.getBoundingClientRect();
+  const clientX = place.left + u.valToPos(3, "x"), clientY = place.top + u.valToPos(u.data[1][1], "y");
+  for (const kind of ["mouseenter", "mousemove", "mousemove"])
+    u.over.dispatchEvent(new MouseEvent(kind, { clientX, clientY, bubbles: true }));
+  seen.tip = document.querySelector(".tip").textContent;
   seen.errors = errors;
   const out = document.createElement("pre"); out.id = "seen"; out.textContent = JSON.stringify(seen);
   document.body.append(out);
@@ -228,4 +234,5 @@ def test_in_a_browser(tmp_path):
     assert seen["sorted"] == ["local_lr 0.25", "local_lr 0.5"] == seen["reversed"][::-1]
     assert seen["theme"] is True
     assert seen["zoomed"] == [1, 4]
+    assert re.fullmatch(r"local_lr [\d.]+, seed \d: 1.5 at round 3", seen["tip"])
     assert seen["who"] == "7 clients; each took part 1 to 2 times"

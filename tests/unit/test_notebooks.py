@@ -1,0 +1,78 @@
+"""The notebooks of analysis/ run from top to bottom on small results and end in a conclusion."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from fedmpi import validate
+from fedmpi.storage.writer import RunWriter
+from tests.conftest import ROOT
+from tests.unit.run_files import add_rounds, attributes, finished_run
+
+NOTEBOOKS = sorted((ROOT / "analysis").glob("*.ipynb"))
+
+
+def appendix_run(path, eta: float) -> None:
+    """Algorithm 1 on three quadratics in turn, by hand, with the shipped config."""
+    text = (ROOT / "configs" / "appendix-example.toml").read_text()
+    config = validate.parse(text, "appendix-example.toml", [f"algorithm.amplification={eta}"])
+    x = anchor = np.array([1.0, 2.0])
+    writer = RunWriter.create(path, attributes() | {"config": config.to_toml()}, '[["x", [2]]]', x)
+    writer.add_snapshot(0, x)
+    for t in range(15):
+        x = x + 0.05 * (np.array(config.data.centers[t % 3]) - x)
+        if t % 3 == 2:
+            x = anchor = anchor + eta * (x - anchor)
+        writer.add_snapshot(t + 1, x)
+    add_rounds(writer, 0, 15)
+    writer.flush(x, status="done")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """A run of two parameters as the appendix has it, by eta, and runs by P and seed; as environment."""
+    folder = tmp_path_factory.mktemp("results")
+    (folder / "appendix").mkdir()
+    (folder / "runs").mkdir()
+    for eta in (1, 5):
+        appendix_run(folder / "appendix" / f"{eta}.h5", eta)
+    for interval in (2, 5, 10):
+        for seed in (1, 2):
+            losses = np.linspace(2, 1 / interval + 0.01 * seed, 40)
+            finished_run(
+                folder / "runs" / f"{interval}-{seed}.h5", f"run.seed={seed}", "algorithm.amplification=2",
+                f"algorithm.amplify_every={interval}", losses=losses, accuracies=1 - losses / 4,
+            )  # fmt: skip
+    return {
+        "FEDMPI_RUN": str(folder / "runs" / "2-1.h5"),
+        "FEDMPI_RUNS": str(folder / "runs"),
+        "FEDMPI_APPENDIX": str(folder / "appendix"),
+    }
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook(path, results, monkeypatch, tmp_path):
+    """No cell fails; the last one prints the conclusion, which is that of the results made here."""
+    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed: pip install -e .[test]")
+    nbformat = pytest.importorskip("nbformat")
+    for name, value in results.items():
+        monkeypatch.setenv(name, value)
+    # The kernel finds the code under test, wherever pytest was started.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    notebook = nbformat.read(path, as_version=4)
+    nbclient.NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    (said,) = [o["text"] for o in notebook.cells[-1].outputs if o["output_type"] == "stream"]
+    expected = {"1": "is 0.5100", "2": "amplify_every 10", "3": "10", "4": "eta = 5 ends nearest"}
+    assert said.startswith("Conclusion: ")
+    assert expected[path.name[0]] in said
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_outputs_are_stripped(path):
+    """What is committed holds no outputs."""
+    cells = json.loads(path.read_text())["cells"]
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
