@@ -49,6 +49,9 @@ timeout 300 "$mpich/bin/mpirun" -n 2 "$mpich/bin/python" -m pytest tests/mpi --w
 report "launch tests: fedmpi under mpirun, seen from outside"
 python -m pytest tests/launch "$@" || status=1
 
+report "job scripts on a real SLURM of two virtual nodes (skipped without root and apt)"
+python -m pytest tests/slurm "$@" || status=1
+
 if [ "$status" != 0 ]; then
   printf '\nfedmpi tests: FAILED, see above\n' >&2
 else

@@ -141,7 +141,7 @@ def record_anew(path: Path, attributes: dict[str, Any], simulation: Simulation) 
     """Rank 0: create the file with all that is known before the first round."""
     data, model = simulation.data, simulation.model
     digests = {f"{name}_digest": value for name, value in simulation.digests().items()}
-    attributes = attributes | digests | {"signature": _signature(simulation.config, attributes["run_id"])}
+    attributes = attributes | digests | {"signature": signature(simulation.config, attributes["run_id"])}
     remove_checkpoints(path)
     writer = RunWriter.create(path, attributes, model.describe(), simulation.state.global_params)
     clients = np.arange(data.partition.num_clients)
@@ -166,13 +166,13 @@ def _record_on(
         "run_id": run_id,
         "created_utc": stored["created_utc"],
         "legs": json.dumps([*json.loads(stored["legs"]), leg]),
-        "signature": _signature(simulation.config, run_id),
+        "signature": signature(simulation.config, run_id),
     }
     writer = RunWriter.reopen(path, rows, changed)
     simulation.recorder = Recorder(writer, simulation.config.run, simulation.clock)
 
 
-def _signature(config: Config, run_id: str) -> str:
+def signature(config: Config, run_id: str) -> str:
     """Only a config that names code needs one."""
     return sign(config.to_toml(), run_id) if named_functions(config) else ""
 

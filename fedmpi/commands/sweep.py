@@ -48,6 +48,7 @@ def _do_all(
 ) -> int:
     """Collective. The groups work on their own; all meet again when the last one is done."""
     from fedmpi.sweep.screen import Screen
+    from fedmpi.sweep.warmup import shared_warmups
     from fedmpi.sweep.work import Job, work  # here, since torch takes seconds to load
 
     store = Store(args.out)
@@ -58,7 +59,8 @@ def _do_all(
     stop.limit(points[0].config.run.max_minutes)
     order = world.on_root(lambda: _order(store, points))
     by_index = {point.index: point for point in points}
-    job = Job(store, [by_index[index] for index in order], began, stop)
+    warmups = shared_warmups(points)
+    job = Job(store, [by_index[index] for index in order], began, stop, warmups)
 
     screen = Screen(store, points) if world.is_root else None
     if screen:

@@ -21,11 +21,12 @@ from fedmpi.mpi import Comm
 from fedmpi.stopping import StopRequest
 from fedmpi.storage.lock import writer_lock
 from fedmpi.storage.reader import read_attributes
-from fedmpi.storage.schema import DIVERGED
+from fedmpi.storage.schema import DIVERGED, STOPPED
 from fedmpi.storage.writer import check_target
-from fedmpi.sweep.claims import Claim, take
+from fedmpi.sweep.claims import Claim, is_held, take
 from fedmpi.sweep.points import Point, experiment
 from fedmpi.sweep.results import FAILED, Outcome, Store, outcome_of
+from fedmpi.sweep.warmup import do_warmup, fork, is_ready, plan_fork
 from fedmpi.terminal import Progress
 from fedmpi.validate import parse
 
@@ -38,6 +39,7 @@ class Job:
     points: list[Point]  # in the order in which they are taken
     began: float  # by the wall clock; what failed since then is not tried again
     stop: StopRequest
+    warmups: dict[int, str]  # runs that share a warm-up, by index, and its name
 
 
 class Quiet(Progress):
@@ -61,37 +63,63 @@ class Quiet(Progress):
 def work(job: Job, group: Comm, redraw: Callable[[], None] | None) -> bool:
     """Collective in the group. Runs until none is left; whether it had to stop before."""
     while True:
-        found = group.where(group.is_root, lambda: _next(job))
-        claim = found[1] if found else None
+        found = group.where(group.is_root, lambda: _next(job, redraw))
+        held = [claim for claim in (found[1], found[3]) if claim] if found else []
         index = group.on_root(lambda found=found: found[0] if found else None)
         if index is None:
             return bool(group.on_root(lambda: job.stop.code))
         point = next(p for p in job.points if p.index == index)
+        warmup = group.on_root(lambda found=found: found[2])
         try:
-            _do(job, group, point, redraw)
+            _do(job, group, point, warmup, redraw)
         finally:
-            if claim:
+            for claim in held:
                 claim.release()
 
 
-def _next(job: Job) -> tuple[int, Claim] | None:
-    """Root: claim the next run that is free; None if there is none, or if it is time to stop."""
-    if job.stop.code:
-        return None
+def _next(job: Job, redraw: Callable[[], None] | None) -> tuple[int, Claim, str, Claim | None] | None:
+    """Root: claim the next run that is free, and its warm-up if that is still to be done.
+
+    None if there is none, or if it is time to stop. Waits if all that is left wants a warm-up that
+    another group is at.
+    """
+    while not job.stop.code:
+        found, is_waiting = _look(job)
+        if found or not is_waiting:
+            return found
+        if redraw:
+            redraw()
+        time.sleep(0.2)
+    return None
+
+
+def _look(job: Job) -> tuple[tuple[int, Claim, str, Claim | None] | None, bool]:
+    """Root: what `_next` returns, and whether a run is left that waits for its warm-up."""
+    is_waiting, notes = False, job.store.notes
     for point in job.points:
         if job.store.is_final(point, job.store.outcome(point.name), job.began):
             continue
-        claim = take(job.store.notes, point.name)
+        warmup = job.warmups.get(point.index, "")
+        if job.store.run_path(point.name).exists():
+            warmup = ""  # begun before, goes on from its own checkpoint
+        is_new = bool(warmup) and not is_ready(notes, warmup)
+        if is_new and is_held(notes, warmup):
+            is_waiting = True
+            continue
+        claim = take(notes, point.name)
         if claim is None:
             continue
         # Somebody may have finished it between our look and our claim.
         if not job.store.is_final(point, job.store.outcome(point.name), job.began):
-            return point.index, claim
+            warmup_claim = take(notes, warmup) if is_new else None
+            if warmup_claim or not is_new:
+                return (point.index, claim, warmup, warmup_claim), False
+            is_waiting = True
         claim.release()
-    return None
+    return None, is_waiting
 
 
-def _do(job: Job, group: Comm, point: Point, redraw: Callable[[], None] | None) -> None:
+def _do(job: Job, group: Comm, point: Point, warmup: str, redraw: Callable[[], None] | None) -> None:
     """Collective in the group. One run, from its start or its checkpoint, and how it ended."""
     path, said = job.store.run_path(point.name), io.StringIO()
     progress = Quiet(
@@ -101,9 +129,11 @@ def _do(job: Job, group: Comm, point: Point, redraw: Callable[[], None] | None) 
     )
     try:
         with contextlib.redirect_stdout(said):
-            status = run_point(group, point, path, job.stop, progress)
+            status = run_point(job, group, point, warmup, progress)
         message = said.getvalue().strip().partition(";")[0] if status == DIVERGED else ""
         outcome = outcome_of(path, point, status, message) if group.is_root else None
+        if status == STOPPED and not path.exists():  # in the warm-up
+            return
     except UserError as error:
         outcome = _failure(point, str(error))
         if group.size > 1 and not error.agreed:
@@ -124,8 +154,13 @@ def _failure(point: Point, message: str) -> Outcome:
     return Outcome(FAILED, point.digest, message=message, time=time.time())
 
 
-def run_point(group: Comm, point: Point, path: Path, stop: StopRequest, progress: Progress) -> str:
+def run_point(job: Job, group: Comm, point: Point, warmup: str, progress: Progress) -> str:
     """Collective in the group. The run's status after all rounds that are left."""
+    path, stop, notes = job.store.run_path(point.name), job.stop, job.store.notes
+    if warmup and not group.on_root(lambda: is_ready(notes, warmup)):
+        do_warmup(group, notes, warmup, point.config, stop, progress)
+        if group.on_root(lambda: stop.code):
+            return STOPPED
     with contextlib.ExitStack() as held:
         group.where(group.is_root, lambda: held.enter_context(writer_lock(path)))
         if group.on_root(path.exists):
@@ -136,6 +171,11 @@ def run_point(group: Comm, point: Point, path: Path, stop: StopRequest, progress
             simulation, _ = take_up(group, plan, path, stop)
         else:
             group.where(group.is_root, lambda: check_target(path, force=False))
+            plan = group.on_root(lambda: plan_fork(notes, warmup, point.config) if warmup else None)
+            if plan:
+                simulation = fork(group, plan, notes / f"{warmup}.h5", point.config, path, stop)
+                if simulation:
+                    return simulation.run(progress)
             simulation, attributes = prepare(group, point.config, path, stop)
             group.where(group.is_root, lambda: record_anew(path, attributes, simulation))
         return simulation.run(progress)

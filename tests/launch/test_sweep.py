@@ -176,3 +176,28 @@ def test_dry_run_and_bad_files(mpirun, tmp_path):
     assert done.returncode == 2
     assert done.stderr.count("did you mean algorithm.local_steps?") == 1
     assert not (tmp_path / "d").exists()
+
+
+def test_a_shared_warm_up_is_done_once(tmp_path, mpirun, fedmpi_cli):
+    """Methods and rates fork from one warm-up, with the bits and rows of the same runs alone."""
+    text = SMALL.replace("num_rounds = 6", "num_rounds = 12\nrecord_params_every = 4")
+    (tmp_path / "c.toml").write_text(text + "[warmup]\nnum_rounds = 5\nlocal_lr = 0.1\n")
+    (tmp_path / "s.toml").write_text(
+        'base = "c.toml"\n[[cases]]\nname = "large"\nalgorithm.amplification = 3.0\n'
+        'algorithm.amplify_every = 3\n[[cases]]\nname = "scaffold"\nalgorithm.name = "scaffold"\n'
+    )
+    done = mpirun(2, "sweep", "s.toml", "--out", "d", "--ranks-per-run", 2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list((tmp_path / "d" / ".sweep").glob("warmup-*.h5"))) == 1
+    for name, changes in {
+        "large": ["algorithm.amplification=3.0", "algorithm.amplify_every=3"],
+        "scaffold": ["algorithm.name=scaffold"],
+    }.items():
+        sets = [word for change in changes for word in ("--set", change)]
+        assert fedmpi_cli("run", "c.toml", "--out", f"{name}.h5", *sets).returncode == 0
+        alone = fedmpi.load_run(tmp_path / f"{name}.h5")
+        forked = fedmpi.load_run(tmp_path / "d" / f"{name}_seed-1.h5")
+        assert first_difference(forked, alone) is None
+        assert forked.eval["round"].tolist() == alone.eval["round"].tolist()
+        assert (forked.params[1] == alone.params[1]).all()
+        assert forked.attributes["legs"].startswith('[{"round": 5,')  # it did fork

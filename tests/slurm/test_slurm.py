@@ -1,0 +1,177 @@
+"""Job scripts on a real SLURM: two virtual nodes on this machine, started and stopped by these tests.
+
+They need root, and Debian's slurm packages or apt to install them; elsewhere they are skipped, visibly.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pandas
+import pytest
+
+import fedmpi
+from fedmpi.compare import first_difference
+from fedmpi.slurm import Request, job_script
+from fedmpi.storage.reader import peek
+from tests.conftest import ROOT
+from tests.launch.test_sweep import SLOW, SWEEP
+
+HERE = Path(__file__).parent
+can_run = os.geteuid() == 0 and (shutil.which("slurmctld") or shutil.which("apt-get"))
+pytestmark = pytest.mark.skipif(not can_run, reason="a real SLURM needs root and Debian's packages")
+
+
+class Cluster:
+    """Two nodes, and what one does with them."""
+
+    def __init__(self) -> None:
+        self.state = Path(tempfile.mkdtemp(prefix="fedmpi-slurm-"))
+        self.state.chmod(0o755)  # munge wants all folders above its socket open
+        self.environment = os.environ | {"VSLURM_DIR": str(self.state), "VSLURM_GPUS": "0"}
+        started = subprocess.run(
+            ["bash", HERE / "start-slurm.sh", "2"], env=self.environment, capture_output=True, text=True,
+            timeout=300,
+        )  # fmt: skip
+        if started.returncode != 0:
+            pytest.skip(f"SLURM did not start: {started.stderr.strip()}")
+        text = subprocess.run(
+            ["bash", "-c", f". {self.state}/env.sh && env -0"], env=self.environment, capture_output=True,
+            text=True, check=True,
+        ).stdout  # fmt: skip
+        self.environment = dict(entry.split("=", 1) for entry in text.split("\0") if entry)
+        self.environment["PYTHONPATH"] = str(ROOT)
+        # Made for one machine: mpirun would fill the first node.
+        self.environment.pop("PRTE_MCA_rmaps_default_mapping_policy", None)
+
+    def call(self, *command: object, folder: Path | None = None, **extra: str) -> str:
+        done = subprocess.run(
+            list(map(str, command)), cwd=folder, env=self.environment | extra, timeout=60,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        return done.stdout.strip()
+
+    def submit(self, folder: Path, request: Request, sleep: float = 0.0) -> str:
+        (folder / "job.sh").write_text(job_script(request))
+        options = ["--parsable", "--output=log", "--mem-per-cpu=100"]
+        return self.call("sbatch", *options, "job.sh", folder=folder, FEDMPI_TEST_SLEEP=str(sleep))
+
+    def wait(self, job: str, folder: Path, seconds: float = 120) -> str:
+        """Until the job has left the queue; its log."""
+        limit = time.monotonic() + seconds
+        while self.call("squeue", "-h", "-j", job):
+            assert time.monotonic() < limit, (folder / "log").read_text()
+            time.sleep(0.2)
+        return (folder / "log").read_text()
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A SLURM of two nodes for all tests of this file."""
+    cluster = Cluster()
+    yield cluster
+    subprocess.run(["bash", HERE / "stop-slurm.sh"], env=cluster.environment, check=True, timeout=60)
+    shutil.rmtree(cluster.state, ignore_errors=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A config that can be slowed down, and a sweep of it."""
+    (tmp_path / "c.toml").write_text(SLOW)
+    (tmp_path / "s.toml").write_text(SWEEP)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def alone(cluster, tmp_path_factory) -> fedmpi.Run:
+    """The same run without SLURM, in one go."""
+    folder = tmp_path_factory.mktemp("alone")
+    (folder / "c.toml").write_text(SLOW)
+    cluster.call("fedmpi", "run", "c.toml", "--out", "r.h5", folder=folder)
+    return fedmpi.load_run(folder / "r.h5")
+
+
+def wait_for_rounds(path: Path, rounds: int) -> None:
+    """Until a result file has so many rounds."""
+    limit = time.monotonic() + 60
+    while (peek(path) or {"rounds": -1})["rounds"] < rounds:
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("launcher", ["srun", "mpirun"])
+def test_told_requeued_done(cluster, folder, alone, launcher):
+    """Over two nodes: told to stop, checkpoint, requeue, resume, done, with the bits of a run alone."""
+    request = Request("c.toml", "r.h5", "10", nodes=2, ranks_per_node=2, launcher=launcher)
+    job = cluster.submit(folder, request, sleep=0.04)
+    wait_for_rounds(folder / "r.h5", 2)
+    cluster.call("scancel", "--batch", "--signal=USR1", job)
+    log = cluster.wait(job, folder)
+    assert "go on with: fedmpi resume r.h5" in log
+    assert f"requeueing job {job}" in log
+    run = fedmpi.load_run(folder / "r.h5")
+    assert run.status == "done", log
+    assert first_difference(run, alone) is None
+    assert sorted(run.attributes["host_names"]) == ["n1", "n1", "n2", "n2"]
+    assert run.attributes["legs"].count('"utc"') == 2
+
+
+def test_retries_are_bounded(cluster, folder):
+    """With no retries left the script says so and ends with 75."""
+    request = Request("c.toml", "r.h5", "10", ranks_per_node=2, retries=0)
+    job = cluster.submit(folder, request, sleep=0.04)
+    wait_for_rounds(folder / "r.h5", 2)
+    cluster.call("scancel", "--batch", "--signal=USR1", job)
+    assert "submit this script again" in cluster.wait(job, folder)
+    assert "ExitCode=75:0" in cluster.call("scontrol", "show", "job", job)
+
+
+def test_a_node_that_fails(cluster, folder, alone):
+    """A node set down in mid-run: SLURM requeues the job, and the run goes on from its checkpoint."""
+    job = cluster.submit(folder, Request("c.toml", "r.h5", "10", nodes=2, ranks_per_node=2), sleep=0.04)
+    wait_for_rounds(folder / "r.h5", 6)
+    cluster.call("scontrol", "update", "nodename=n2", "state=down", "reason=test")
+    time.sleep(1)
+    subprocess.run(  # refused if the node has come back by itself
+        ["scontrol", "update", "nodename=n2", "state=resume"], env=cluster.environment, capture_output=True
+    )
+    log = cluster.wait(job, folder)
+    run = fedmpi.load_run(folder / "r.h5")
+    assert run.status == "done", log
+    assert first_difference(run, alone) is None
+
+
+def test_a_sweep_as_an_array(cluster, folder):
+    """Each task does its own run."""
+    request = Request("s.toml", "d", "10", num_runs=6, as_array=True, at_a_time=4)
+    log = cluster.wait(cluster.submit(folder, request), folder)
+    table = pandas.read_csv(folder / "d" / "index.csv")
+    assert table["status"].tolist() == ["done"] * 6, log
+
+
+def test_a_sweep_as_one_job(cluster, folder):
+    """Two groups of two ranks on two nodes; told to stop, requeued, done, each run begun once."""
+    request = Request("s.toml", "d", "10", nodes=2, ranks_per_node=2, num_runs=6, ranks_per_run=2)
+    job = cluster.submit(folder, request, sleep=0.03)
+    wait_for_rounds(folder / "d" / "local_lr-0.01_seed-1.h5", 2)
+    cluster.call("scancel", "--batch", "--signal=USR1", job)
+    log = cluster.wait(job, folder)
+    table = pandas.read_csv(folder / "d" / "index.csv")
+    assert table["status"].tolist() == ["done"] * 6, log
+    assert f"requeueing job {job}" in log
+
+
+def test_plain_srun_is_refused(cluster, folder):
+    """Without --mpi each task would be alone: a clear message, and no result file."""
+    text = job_script(Request("c.toml", "r.h5", "10", ranks_per_node=2))
+    (folder / "job.sh").write_text(text.replace("srun --mpi=pmix", "srun --mpi=none"))
+    job = cluster.call("sbatch", "--parsable", "--output=log", "--mem-per-cpu=100", "job.sh", folder=folder)
+    log = cluster.wait(job, folder)
+    assert "each task would run alone" in log
+    assert not (folder / "r.h5").exists()
