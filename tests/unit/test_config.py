@@ -82,7 +82,7 @@ def problems_of(text: str, *overrides: str) -> list[str]:
 
 
 DATASETS = '"fashion-mnist", "cifar-10", "fashion-mini", "synthetic", "quadratic", path of an .h5 file'
-MODELS = '"cnn-fashion", "cnn-cifar", "logistic", "mlp", "quadratic", package.module:function'
+MODELS = '"cnn-fashion", "cnn-cifar", "cnn-small", "logistic", "mlp", "quadratic", package.module:function'
 PARTITIONS = '"iid", "majority-label", "dirichlet", "classes-per-client", "natural"'
 SELECTIONS = '"all", "uniform", "permutation", "least-recent", "schedule"'
 

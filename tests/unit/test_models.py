@@ -52,6 +52,7 @@ def test_every_model_is_known():
     [
         ("cnn-fashion", FASHION, [], 228_586),
         ("cnn-cifar", CIFAR, [], 2_218_314),
+        ("cnn-small", CIFAR, [], 64 * 75 + 64 + 64 * 14 * 14 * 10 + 10),
         ("logistic", FASHION, [], 7850),
         ("mlp", FASHION, [], 784 * 200 + 200 + 200 * 10 + 10),
         ("mlp", (6,), ["model.hidden=[5,4]"], 6 * 5 + 5 + 5 * 4 + 4 + 4 * 10 + 10),
