@@ -156,7 +156,7 @@ def test_initialisation_of_the_last_layer(config, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_seed_decides_the_initial_model(config, name):
     """The same seed gives the same initial model, whatever torch drew before; another seed another."""
-    shape = CNNS.get(name, (2,))
+    shape = {**CNNS, "cnn-small": CIFAR}.get(name, (2,))
 
     def initial(seed: int) -> np.ndarray:
         module = build_model(config(name, f"run.seed={seed}"), shape, 10)
