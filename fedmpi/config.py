@@ -13,7 +13,7 @@ from typing import Any
 # Names of built-in parts. Each list has its registry elsewhere; a test keeps the two the same.
 DATASETS = ("fashion-mnist", "cifar-10", "fashion-mini", "synthetic", "quadratic")
 PARTITIONS = ("iid", "majority-label", "dirichlet", "classes-per-client", "natural")
-MODELS = ("cnn-fashion", "cnn-cifar", "logistic", "mlp", "quadratic")
+MODELS = ("cnn-fashion", "cnn-cifar", "cnn-small", "logistic", "mlp", "quadratic")
 AVAILABILITIES = ("always", "periodic", "bernoulli", "markov", "sinusoidal", "trace")
 SELECTIONS = ("all", "uniform", "permutation", "least-recent", "schedule")
 WEIGHTINGS = ("equal", "all", "inverse-probability")

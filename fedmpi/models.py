@@ -114,6 +114,17 @@ def cnn_cifar(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.Mo
     return _cnn((3, 32, 64), (4096, 512, 128, num_classes))
 
 
+@model("cnn-small")
+def cnn_small(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """One 5x5 convolution of 64 filters with stride 2, ReLU, dense: Crawshaw & Liu's for CIFAR-10."""
+    _require_shape(config, shape, (3, 32, 32))
+    return kaiming(
+        nn.Sequential(
+            nn.Conv2d(3, 64, 5, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(64 * 14 * 14, num_classes)
+        )
+    )
+
+
 @model("logistic")
 def logistic(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """Multinomial logistic regression."""

@@ -1,7 +1,7 @@
 """Slow, independent twins of all methods, to compare the simulator with. Pure numpy, one process.
 
-Each reads like the pseudocode of its paper, keeps a dense table of what clients remember, and shares nothing
-with fedmpi/methods. `run` adds what is common to all: warm-up, server_lr, momentum and amplification.
+Each reads like the pseudocode of its paper, keeps a dense table of what clients remember, and shares
+nothing with fedmpi/methods. `run` adds what is common to all: warm-up, server_lr, momentum, amplification.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ from fedmpi.conflicts import unused_keys
 from fedmpi.data.partition import ClientLabels, Partition, make_partition
 from fedmpi.data.prepared import Dataset
 from fedmpi.data.sources import load_dataset
+from fedmpi.memory import available_bytes, table_bytes
+from fedmpi.methods import Method, make_method
 from fedmpi.models import build_model
 from fedmpi.participation import make_participation
 from fedmpi.participation.survey import Survey, rounds_to_see, survey, survey_lines
@@ -47,6 +49,8 @@ def check(config_path: str, overrides: Sequence[str], num_ranks: int, plot: str 
         f"model          {config.model.name}: {num_params:,} parameters"
     )
     print("\n".join(ownership_summary(config, data, partition, num_params, most, num_ranks)))
+    for line in table_lines(config, make_method(config, partition.num_clients), num_params, num_ranks):
+        print(line)
     print("\n".join(survey_lines(seen)))
     if plot:
         plot_participation(seen, f"Participation of {config.run.name}", plot)
@@ -90,3 +94,21 @@ def ownership_summary(
         f"communication  a round: {bytes_text(8 * num_params)} summed over ranks"
         + (f", {bytes_text(broadcast)} broadcast on average" if amplified else ""),
     ]
+
+
+def table_lines(config: Config, method: Method, num_params: int, num_ranks: int) -> list[str]:
+    """Lines on what the clients of a rank remember, with the arithmetic; none for most methods."""
+    if not method.tables:
+        return []
+    owned, width = math.ceil(method.num_clients / num_ranks), 8 if config.run.dtype == "float64" else 4
+    needed, room = table_bytes(len(method.tables), owned, num_params, width), available_bytes()
+    lines = [
+        f"tables         a rank, once all clients were seen: {len(method.tables)} x {owned:,} clients x "
+        f"{num_params:,} parameters x {width} bytes = {bytes_text(needed)} ({', '.join(method.tables)})"
+    ]
+    if room is not None and needed > room:
+        lines.append(
+            f"               more than the {bytes_text(room)} available on this machine: use more ranks "
+            "on several nodes, fewer clients or a smaller model"
+        )
+    return lines

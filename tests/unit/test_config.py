@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,7 +82,7 @@ def problems_of(text: str, *overrides: str) -> list[str]:
 
 
 DATASETS = '"fashion-mnist", "cifar-10", "fashion-mini", "synthetic", "quadratic", path of an .h5 file'
-MODELS = '"cnn-fashion", "cnn-cifar", "logistic", "mlp", "quadratic", package.module:function'
+MODELS = '"cnn-fashion", "cnn-cifar", "cnn-small", "logistic", "mlp", "quadratic", package.module:function'
 PARTITIONS = '"iid", "majority-label", "dirichlet", "classes-per-client", "natural"'
 SELECTIONS = '"all", "uniform", "permutation", "least-recent", "schedule"'
 
@@ -723,12 +724,24 @@ def test_a_strange_string_survives_the_resolved_text(text):
     assert validate.parse(config.to_toml(), "other.toml") == config
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").rglob("*.toml")), ids=lambda path: path.stem)
 def test_every_shipped_config_is_valid(path):
     """Each example config loads, reads all keys that it sets, and survives its resolved text."""
     config = validate.load(path)
     assert unused_keys(config) == []
     assert validate.parse(config.to_toml(), "other.toml") == config
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*/*.toml")), ids=lambda path: path.stem)
+def test_the_short_command_in_a_config_is_valid(path):
+    """The header of each comparison's config has a command with --set that needs no data from elsewhere."""
+    (command,) = [line for line in path.read_text().splitlines() if line.startswith("#   fedmpi run ")]
+    words = command.split()
+    assert words[3] == path.relative_to(ROOT).as_posix()
+    overrides = [after for word, after in itertools.pairwise(words) if word == "--set"]
+    config, short = validate.load(path), validate.load(path, overrides)
+    assert short.run.num_rounds < config.run.num_rounds
+    assert short.data.dataset in ("fashion-mini", "synthetic")
 
 
 def test_the_examples_of_the_paper_have_its_numbers():

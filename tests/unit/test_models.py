@@ -52,6 +52,7 @@ def test_every_model_is_known():
     [
         ("cnn-fashion", FASHION, [], 228_586),
         ("cnn-cifar", CIFAR, [], 2_218_314),
+        ("cnn-small", CIFAR, [], 64 * 75 + 64 + 64 * 14 * 14 * 10 + 10),
         ("logistic", FASHION, [], 7850),
         ("mlp", FASHION, [], 784 * 200 + 200 + 200 * 10 + 10),
         ("mlp", (6,), ["model.hidden=[5,4]"], 6 * 5 + 5 + 5 * 4 + 4 + 4 * 10 + 10),
@@ -155,7 +156,7 @@ def test_initialisation_of_the_last_layer(config, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_seed_decides_the_initial_model(config, name):
     """The same seed gives the same initial model, whatever torch drew before; another seed another."""
-    shape = CNNS.get(name, (2,))
+    shape = {**CNNS, "cnn-small": CIFAR}.get(name, (2,))
 
     def initial(seed: int) -> np.ndarray:
         module = build_model(config(name, f"run.seed={seed}"), shape, 10)
