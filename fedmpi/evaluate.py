@@ -11,7 +11,7 @@ import math
 import numpy as np
 import torch
 
-from fedmpi.data.shard import EvalData
+from fedmpi.data.evaluation import EvalData
 from fedmpi.models import sample_losses
 from fedmpi.mpi import Comm
 from fedmpi.params import FlatModel

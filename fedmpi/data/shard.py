@@ -1,9 +1,8 @@
 """What one rank holds of the data: the samples of its clients, and its part of the evaluation sets.
 
 Clients are owned by stride: rank r has clients r, r + R, r + 2R, ... (availability groups are contiguous
-ids, so contiguous ownership would leave most ranks idle). Evaluation goes by fixed blocks of samples,
-dealt to ranks by stride too. Invariant: a minibatch is a pure function of (seed, client, how many
-minibatches the client drew before), and an evaluation block of its number, whatever the ranks.
+ids, so contiguous ownership would leave most ranks idle). Invariant: a minibatch is a pure function of
+(seed, client, how many minibatches the client drew before), whatever the ranks.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ from torch import Tensor
 
 from fedmpi import rng
 from fedmpi.config import Config
+from fedmpi.data.evaluation import EVAL_BLOCK, EvalData, Normaliser, eval_rows, stratified
 from fedmpi.data.partition import ClientLabels, Partition, make_partition
 from fedmpi.data.prepared import Dataset
 from fedmpi.data.sources import load_dataset
 from fedmpi.mpi import Comm
-
-EVAL_BLOCK = 128  # samples of an evaluation block: larger ones cost page faults, smaller ones overhead
 
 
 @dataclass(frozen=True)
@@ -44,31 +42,6 @@ class DataInfo:
         """What a local step of each client costs: the samples of its minibatch."""
         sizes = self.partition.sizes[clients]
         return np.minimum(sizes, batch_size) if batch_size else sizes
-
-
-@dataclass(frozen=True)
-class Normaliser:
-    """uint8 samples to (value / 255 - mean) / std per channel; float samples as they are."""
-
-    scale: Tensor | None
-    shift: Tensor | None
-    dtype: torch.dtype
-
-    @classmethod
-    def of(cls, dataset: _Header, dtype: torch.dtype, device: torch.device) -> Normaliser:
-        """The normaliser of a data set."""
-        if dataset.input_dtype != np.uint8:
-            return cls(None, None, dtype)
-        mean = torch.tensor(dataset.mean, dtype=torch.float64)
-        std = torch.tensor(dataset.std, dtype=torch.float64)
-        shape = (1, -1, *[1] * (len(dataset.shape) - 1)) if len(dataset.shape) == 3 else (1,)
-        scale, shift = 1 / (255 * std), -mean / std
-        return cls(*(v.to(dtype).reshape(shape).to(device) for v in (scale, shift)), dtype)
-
-    def __call__(self, inputs: Tensor, out: Tensor | None = None) -> Tensor:
-        """The values in training precision, in `out` or in a fresh tensor."""
-        values = inputs.to(self.dtype, copy=True) if out is None else out.copy_(inputs)
-        return values if self.scale is None else values.mul_(self.scale).add_(self.shift)
 
 
 @dataclass(frozen=True)
@@ -244,27 +217,6 @@ def random_crop_flip(inputs: Tensor, draws: np.random.Generator) -> Tensor:
     return crop.flip(-1) if flip else crop.contiguous()
 
 
-@dataclass(frozen=True)
-class EvalData:
-    """The evaluation blocks of one rank, out of `num_blocks` in all."""
-
-    block_ids: np.ndarray
-    num_blocks: int
-    num_samples: int  # of the whole set
-    inputs: Tensor
-    labels: Tensor
-    normalise: Normaliser
-
-    def blocks(self) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """(block number, inputs, labels) of each of this rank's blocks."""
-        start = 0
-        for block in self.block_ids.tolist():
-            size = min(EVAL_BLOCK, self.num_samples - block * EVAL_BLOCK)
-            part = slice(start, start + size)
-            yield block, self.normalise(self.inputs[part]), self.labels[part]
-            start += size
-
-
 def owned_clients(num_clients: int, rank: int, size: int) -> np.ndarray:
     """The clients of a rank."""
     return np.arange(rank, num_clients, size)
@@ -276,23 +228,6 @@ def _owned_rows(partition: Partition, rank: int, size: int) -> np.ndarray:
     sizes, first = partition.sizes[owned], partition.offsets[owned]
     within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return partition.order[np.repeat(first, sizes) + within]
-
-
-def _eval_rows(num_samples: int, rank: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """A rank's evaluation blocks, and their samples."""
-    blocks = np.arange(rank, math.ceil(num_samples / EVAL_BLOCK), size)
-    rows = (blocks[:, None] * EVAL_BLOCK + np.arange(EVAL_BLOCK)).reshape(-1)
-    return blocks, rows[rows < num_samples]
-
-
-def stratified(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """`count` samples drawn at random with every label in its share, in ascending order."""
-    if count >= len(labels):
-        return np.arange(len(labels))
-    # A random order within each label, labels one after another; then every len/count-th sample.
-    shuffled = rng.stream(seed, "evaluation-subset").permutation(len(labels))
-    by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    return np.sort(by_label[np.arange(count) * len(labels) // count])
 
 
 def load_shards(
@@ -322,8 +257,8 @@ def load_shards(
 
     def evaluation(part: str, labels: np.ndarray, chosen: np.ndarray | None = None) -> EvalData:
         chosen = np.arange(len(labels)) if chosen is None else chosen
-        blocks, rows = _eval_rows(len(chosen), comm.rank, comm.size)
-        inputs = take(part, lambda rank: chosen[_eval_rows(len(chosen), rank, comm.size)[1]])
+        blocks, rows = eval_rows(len(chosen), comm.rank, comm.size)
+        inputs = take(part, lambda rank: chosen[eval_rows(len(chosen), rank, comm.size)[1]])
         return EvalData(
             blocks, math.ceil(len(chosen) / EVAL_BLOCK), len(chosen),
             torch.from_numpy(inputs).to(device), torch.from_numpy(labels[chosen[rows]]).to(device),

@@ -9,8 +9,9 @@ from torch import nn
 
 from fedmpi import validate
 from fedmpi.client import LocalTrainer
+from fedmpi.data.evaluation import Normaliser
 from fedmpi.data.partition import Partition
-from fedmpi.data.shard import ClientData, Normaliser, Work
+from fedmpi.data.shard import ClientData, Work
 from fedmpi.engines.autograd import OneByOne
 from fedmpi.errors import ClientError
 from fedmpi.methods import Method, Round

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from fedmpi.client import LocalTrainer
 from fedmpi.config import Config
+from fedmpi.data.evaluation import Normaliser
 from fedmpi.data.partition import Partition
-from fedmpi.data.shard import ClientData, Normaliser, Work
+from fedmpi.data.shard import ClientData, Work
 from fedmpi.engines import Engine, choose_engine, cuda_graph, is_capturable, make_gradients
 from fedmpi.engines.dense import Dense, dense_layers
 from fedmpi.engines.layout import speed_up

@@ -11,20 +11,10 @@ import torch
 
 from fedmpi import validate
 from fedmpi.config import Config
+from fedmpi.data.evaluation import EVAL_BLOCK, EvalData, Normaliser, eval_rows, stratified
 from fedmpi.data.partition import Partition
 from fedmpi.data.prepared import Dataset
-from fedmpi.data.shard import (
-    EVAL_BLOCK,
-    ClientData,
-    EvalData,
-    Normaliser,
-    _eval_rows,
-    _Header,
-    _owned_rows,
-    owned_clients,
-    random_crop_flip,
-    stratified,
-)
+from fedmpi.data.shard import ClientData, _Header, _owned_rows, owned_clients, random_crop_flip
 from tests.conftest import minibatches
 
 CPU = torch.device("cpu")
@@ -377,7 +367,7 @@ def test_eval_blocks_cover_all_samples_once(samples, size):
     num_blocks = -(-samples // EVAL_BLOCK)
     seen = {}
     for rank in range(size):
-        blocks, rows = _eval_rows(samples, rank, size)
+        blocks, rows = eval_rows(samples, rank, size)
         ids = torch.from_numpy(rows)
         data = EvalData(blocks, num_blocks, samples, ids[:, None].double(), ids, as_they_are())
         for block, inputs, labels in data.blocks():

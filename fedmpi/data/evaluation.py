@@ -1,0 +1,82 @@
+"""What one rank evaluates: fixed blocks of samples, dealt to ranks by stride; how inputs are normalised.
+
+Invariant: a block has the same samples whatever the ranks, so evaluation gives the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmpi import rng
+
+EVAL_BLOCK = 128  # samples of an evaluation block: larger ones cost page faults, smaller ones overhead
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """uint8 samples to (value / 255 - mean) / std per channel; float samples as they are."""
+
+    scale: Tensor | None
+    shift: Tensor | None
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, dataset: Any, dtype: torch.dtype, device: torch.device) -> Normaliser:
+        """The normaliser of a data set, or of what stands for one."""
+        if dataset.input_dtype != np.uint8:
+            return cls(None, None, dtype)
+        mean = torch.tensor(dataset.mean, dtype=torch.float64)
+        std = torch.tensor(dataset.std, dtype=torch.float64)
+        shape = (1, -1, *[1] * (len(dataset.shape) - 1)) if len(dataset.shape) == 3 else (1,)
+        scale, shift = 1 / (255 * std), -mean / std
+        return cls(*(v.to(dtype).reshape(shape).to(device) for v in (scale, shift)), dtype)
+
+    def __call__(self, inputs: Tensor, out: Tensor | None = None) -> Tensor:
+        """The values in training precision, in `out` or in a fresh tensor."""
+        values = inputs.to(self.dtype, copy=True) if out is None else out.copy_(inputs)
+        return values if self.scale is None else values.mul_(self.scale).add_(self.shift)
+
+
+@dataclass(frozen=True)
+class EvalData:
+    """The evaluation blocks of one rank, out of `num_blocks` in all."""
+
+    block_ids: np.ndarray
+    num_blocks: int
+    num_samples: int  # of the whole set
+    inputs: Tensor
+    labels: Tensor
+    normalise: Normaliser
+
+    def blocks(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """(block number, inputs, labels) of each of this rank's blocks."""
+        start = 0
+        for block in self.block_ids.tolist():
+            size = min(EVAL_BLOCK, self.num_samples - block * EVAL_BLOCK)
+            part = slice(start, start + size)
+            yield block, self.normalise(self.inputs[part]), self.labels[part]
+            start += size
+
+
+def eval_rows(num_samples: int, rank: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """A rank's evaluation blocks, and their samples."""
+    blocks = np.arange(rank, math.ceil(num_samples / EVAL_BLOCK), size)
+    rows = (blocks[:, None] * EVAL_BLOCK + np.arange(EVAL_BLOCK)).reshape(-1)
+    return blocks, rows[rows < num_samples]
+
+
+def stratified(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """`count` samples drawn at random with every label in its share, in ascending order."""
+    if count >= len(labels):
+        return np.arange(len(labels))
+    # A random order within each label, labels one after another; then every len/count-th sample.
+    shuffled = rng.stream(seed, "evaluation-subset").permutation(len(labels))
+    by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    return np.sort(by_label[np.arange(count) * len(labels) // count])
