@@ -200,3 +200,23 @@ def test_the_eight_panels(tmp_path):
     assert len(gaps) == 8
     assert min(gaps[:4]) > 0.01
     assert max(gaps[6:]) < 0.001
+
+
+def test_the_theory_notebook(fedmpi_cli, tmp_path, monkeypatch):
+    """On short runs of two configs the notebook finds that the bound holds and who is even over 5 rounds."""
+    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed: pip install -e .[test]")
+    nbformat = pytest.importorskip("nbformat")
+    (tmp_path / "runs").mkdir()
+    for who in ("permutation", "uniform"):
+        config = ROOT / "configs" / "theory" / f"{who}.toml"
+        done = fedmpi_cli("run", config, "--out", f"runs/{who}.h5", "--set", "run.num_rounds=100")
+        assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("FEDMPI_THEORY", str(tmp_path / "runs"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    notebook = nbformat.read(ROOT / "analysis" / "theory.ipynb", as_version=4)
+    nbclient.NotebookClient(
+        notebook, timeout=100, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    (said,) = [o["text"] for o in notebook.cells[-1].outputs if o["output_type"] == "stream"]
+    assert "the bound holds at every T in all 2 runs" in said
+    assert "delta^2(5) is exactly 0 for permutation." in said
