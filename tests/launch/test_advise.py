@@ -203,7 +203,7 @@ def test_the_eight_panels(tmp_path):
 
 
 def test_the_theory_notebook(fedmpi_cli, tmp_path, monkeypatch):
-    """On short runs of two configs the notebook finds that the bound holds and who is even over 5 rounds."""
+    """On short runs of two configs the bound holds, and the notebook tells who is even over 5 rounds."""
     nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed: pip install -e .[test]")
     nbformat = pytest.importorskip("nbformat")
     (tmp_path / "runs").mkdir()
