@@ -1,0 +1,240 @@
+"""Every command's arguments, and what they accept."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from typing import NoReturn
+
+from fedmpi import __version__
+from fedmpi.errors import EXIT_BAD_INPUT
+
+
+class _Parser(argparse.ArgumentParser):
+    """Prints usage errors once, not once per rank."""
+
+    def error(self, message: str) -> NoReturn:
+        from fedmpi.mpi import launched_rank
+
+        if launched_rank() == 0:
+            print(f"fedmpi: error: {message}\n{self.format_usage()}", end="", file=sys.stderr)
+        sys.exit(EXIT_BAD_INPUT)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """All commands and their arguments."""
+    parser = _Parser(
+        prog="fedmpi",
+        description="Simulate federated learning under arbitrary client participation, under MPI.",
+    )
+    parser.add_argument("--version", action="version", version=f"fedmpi {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    _add_simulating(commands)
+    _add_sweeping(commands)
+    _add_slurm(commands)
+    _add_planning(commands)
+    _add_looking(commands)
+    _add_data(commands)
+    return parser
+
+
+def _add_simulating(commands: argparse._SubParsersAction) -> None:
+    run = commands.add_parser("run", help="one simulation; also under mpirun or srun")
+    run.add_argument("config", help="TOML file, see configs/")
+    run.add_argument("--out", required=True, metavar="RUN.h5", help="result file")
+    _add_set(run)
+    run.add_argument("--force", action="store_true", help="overwrite an earlier run")
+
+    resume = commands.add_parser("resume", help="go on from the newest checkpoint, on any number of ranks")
+    resume.add_argument("run", metavar="RUN.h5")
+    _add_set(resume)
+    resume.add_argument("--trust", action="store_true", help="run code that another user's file names")
+
+    verify = commands.add_parser(
+        "verify", help="run a config on several numbers of ranks, compare the bits"
+    )
+    verify.add_argument("config", help="TOML file")
+    verify.add_argument("--ranks", type=_rank_list, default=[1, 2, 3], help="such as 1,2,3")
+    _add_set(verify)
+
+    bench = commands.add_parser("bench", help="the speed figures, each a ratio taken in one run")
+    bench.add_argument("--quick", action="store_true", help="fewer turns: under two minutes")
+    bench.add_argument("--ranks", type=_positive, default=2, help="ranks to start (default: 2)")
+    bench.add_argument(
+        "--only", type=_names, metavar="NAME,...", help="of fashion, cifar, logistic, roofline, clients"
+    )
+    bench.add_argument("--json", metavar="FILE", help="write the figures there")
+    bench.add_argument("--plot", metavar="FIG.png", help="draw scaling in ranks and in clients")
+    bench.add_argument(
+        "--project-ranks", type=_rank_list, metavar="16,64,256", help="extrapolate by an alpha-beta model"
+    )
+    bench.add_argument("--latency-us", type=float, default=2.0, help="of a message between nodes")
+    bench.add_argument("--bandwidth-gbs", type=float, default=12.0, help="of a link between nodes, GB/s")
+
+
+def _add_sweeping(commands: argparse._SubParsersAction) -> None:
+    sweep = commands.add_parser(
+        "sweep",
+        help="many runs from one file; `sweep best DIR` tells which settings were best",
+        epilog="fedmpi sweep best DIR --metric train_loss: the best settings of each method.",
+    )
+    sweep.add_argument("sweep", metavar="SWEEP.toml", help="base config, grid, cases, seeds")
+    sweep.add_argument("--out", required=True, metavar="DIR", help="folder of run files and index.csv")
+    sweep.add_argument("--ranks-per-run", type=_positive, metavar="K", help="ranks of a run (default: 1)")
+    sweep.add_argument("--index", type=_index, metavar="I", help="only this run, on all ranks: job arrays")
+    sweep.add_argument("--list", action="store_true", help="print the runs and their states")
+    sweep.add_argument("--dry-run", action="store_true", help="estimate time and memory by short trials")
+
+    best = commands.add_parser("sweep-best", prog="fedmpi sweep best", help="see sweep")
+    best.add_argument("folder", metavar="DIR", help="folder of a sweep")
+    best.add_argument("--metric", default="train_loss", help="such as train_loss or test_accuracy")
+    best.add_argument("--last", type=_positive, default=1, help="average this many last evaluations")
+    best.add_argument("--all", action="store_true", help="all settings, best first")
+
+
+def _add_slurm(commands: argparse._SubParsersAction) -> None:
+    job = commands.add_parser("slurm", help="write a SLURM job script for a config or a sweep")
+    job.add_argument("source", metavar="CONFIG|SWEEP", help="TOML file")
+    job.add_argument("--out", help="result file or folder (default: named after the TOML file)")
+    job.add_argument("--time", required=True, help="limit of one job: minutes, HH:MM:SS or D-HH:MM:SS")
+    job.add_argument("--nodes", type=_positive, default=1)
+    job.add_argument("--gpus-per-node", type=_index, default=0)
+    job.add_argument("--ranks-per-node", type=_positive, help="default: one for each GPU, else one")
+    job.add_argument("--memory-mb", type=_positive, help="of a rank (default: 2000, or from --trial)")
+    job.add_argument("--launcher", choices=("srun", "mpirun"), default="srun")
+    job.add_argument("--retries", type=_index, default=20, help="how often it may requeue itself")
+    job.add_argument("--ranks-per-run", type=_positive, default=1, metavar="K", help="of a sweep's runs")
+    job.add_argument("--array", action="store_true", help="a sweep as an array of jobs, one for each run")
+    job.add_argument("--at-a-time", type=_positive, default=0, help="jobs of the array")
+    job.add_argument("--account", default="")
+    job.add_argument("--partition", default="")
+    job.add_argument("--trial", action="store_true", help="run a few rounds here for memory and time")
+    job.add_argument("--script", metavar="JOB.sh", help="write to this file instead of printing")
+
+
+def _add_planning(commands: argparse._SubParsersAction) -> None:
+    check = commands.add_parser("check", help="validate a config; show what it would do and cost")
+    check.add_argument("config", help="TOML file")
+    _add_set(check)
+    check.add_argument("--ranks", type=_positive, default=1, help="number of ranks to plan for")
+    check.add_argument("--plot", metavar="FIG.png", help="draw who takes part: PNG, PDF or SVG file")
+
+    advise = commands.add_parser("advise", help="theory: evenness, the bound, suggested P, gamma and eta")
+    advise.add_argument("config", help="TOML file")
+    advise.add_argument(
+        "--at", metavar="RUN.h5", help="measure constants at the model of a run; under MPI too"
+    )
+    advise.add_argument("--measure", action="store_true", help="measure constants at the initial model")
+    advise.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    advise.add_argument(
+        "--plot", metavar="FIG.png", help="draw delta^2(P) and the bound: PNG, PDF or SVG file"
+    )
+    _add_set(advise)
+
+    realised = commands.add_parser("participation", help="write who takes part, and with what weight")
+    realised.add_argument("config", help="TOML file")
+    realised.add_argument("--out", required=True, metavar="Q.h5", help=".h5 or .csv file, a schedule")
+    realised.add_argument("--rounds", type=_positive, help="how many (default: run.num_rounds)")
+    realised.add_argument("--force", action="store_true", help="overwrite an earlier schedule")
+    _add_set(realised)
+
+
+def _add_looking(commands: argparse._SubParsersAction) -> None:
+    diff = commands.add_parser("diff", help="how two runs differ, and where they part")
+    diff.add_argument("run", metavar="A.h5")
+    diff.add_argument("other", metavar="B.h5")
+
+    info = commands.add_parser("info", help="what a result file holds")
+    info.add_argument("run", metavar="RUN.h5")
+
+    plot = commands.add_parser("plot", help="curves of runs, and the paper's figures, as a picture")
+    plot.add_argument("runs", nargs="+", metavar="RUN.h5|DIR")
+    plot.add_argument("--out", required=True, metavar="FIG.png", help="PNG, PDF or SVG file")
+    plot.add_argument(
+        "--preset",
+        help="methods, intervals (P), rates (gamma), amplification (eta), participation, timing, appendix",
+    )
+    plot.add_argument(
+        "--trajectory", action="store_true", help="draw the way of x instead, for two parameters"
+    )
+
+    watch = commands.add_parser("watch", help="a live view of a run, or of all runs of a folder")
+    watch.add_argument("run", metavar="RUN.h5|DIR")
+    watch.add_argument("--once", action="store_true", help="print one frame")
+    watch.add_argument(
+        "--every", type=_seconds, default=2.0, metavar="S", help="between frames (default: 2)"
+    )
+
+    report = commands.add_parser(
+        "report", help="runs as one HTML page with figures and curves to look into"
+    )
+    report.add_argument("runs", nargs="+", metavar="RUN.h5|DIR")
+    report.add_argument("--out", required=True, metavar="report.html", help="HTML file")
+
+    export = commands.add_parser("export", help="one table of runs for other tools")
+    export.add_argument("runs", nargs="+", metavar="RUN.h5|DIR")
+    export.add_argument("--out", required=True, metavar="FILE.csv", help=".csv, .json or .parquet file")
+    export.add_argument("--table", default="eval", help="eval (default), train, participation or clients")
+
+
+def _add_data(commands: argparse._SubParsersAction) -> None:
+    data = commands.add_parser("data", help="prepare data sets")
+    actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
+    prepare = actions.add_parser(
+        "prepare", help="import or download a data set, verify it, store it as one HDF5 file"
+    )
+    prepare.add_argument("name", help="fashion-mnist or cifar-10")
+    prepare.add_argument("--root", default="data", help="folder to store it in (default: data)")
+    prepare.add_argument("--from", dest="source", help="folder with the original files")
+
+    trace = actions.add_parser(
+        "trace", help="turn an activity log in seconds into a trace of rounds, for availability = trace"
+    )
+    trace.add_argument("file", help=".json as FedScale has it, or .csv with columns client,start,end")
+    trace.add_argument("--out", required=True, metavar="TRACE.csv", help=".csv or .h5 file")
+    trace.add_argument(
+        "--round-seconds", type=_seconds, default=60.0, metavar="S", help="length of a round (default: 60)"
+    )
+    trace.add_argument("--force", action="store_true", help="overwrite an earlier trace")
+
+
+def _add_set(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="section.key=value",
+        help="override a config key",
+    )
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer >= 1")
+    return int(text)
+
+
+def _index(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer >= 0")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number > 0")
+    return seconds
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def _rank_list(text: str) -> list[int]:
+    return [_positive(part.strip()) for part in text.split(",")]
