@@ -8,7 +8,7 @@ import pytest
 
 import fedmpi
 from fedmpi.compare import first_difference
-from tests.conftest import SMALL
+from tests.conftest import ROOT, SMALL
 from tests.launch.test_resume import Job
 
 TEXT = SMALL.replace(
@@ -21,7 +21,7 @@ def fedmpi_on(mpirun):
     """`fedmpi` on some ranks, which must succeed; its output."""
 
     def run(ranks: int, *arguments: str) -> str:
-        done = mpirun(ranks, *arguments)
+        done = mpirun(ranks, *arguments, PYTHONPATH=str(ROOT))
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
