@@ -74,7 +74,7 @@ class WeightedSum:
         self._comm = comm
         self._on_device = on_device and device.type == "cuda"
         self._updates = torch.empty((0, num_params), dtype=dtype, device=device)
-        # The sum of all parameters, and in its last entry the nanoseconds that all ranks computed.
+        # Room for a sum over ranks of all parameters, and for one number more.
         self._total = torch.zeros(num_params + 1, dtype=torch.int64, device=device)
 
     def buffers(self, count: int) -> Tensor:
@@ -103,37 +103,34 @@ class WeightedSum:
             slowest, stop, checkpoint = float(notes[0]), int(notes[1]), bool(notes[2])
         with clock("reduction"):
             exponent = exact.common_exponent(float((weights * peaks).max(initial=0)), len(clients))
-            self._total.zero_()
-            self._total[-1] = int(1e9 * compute_time)
-            exact.add_contributions(self._total[:-1], updates, own_weights, exponent)
-            total = self._total if self._on_device else self._total.cpu()  # waits for the device
-            if self._on_device:
-                torch.cuda.synchronize()
-            self._comm.sum_in_place(total if self._on_device else total.numpy())
-            idle = slowest - 1e-9 * int(total[-1]) / self._comm.size
-            sums = {"weighted_sum": exact.to_float(total[:-1], exponent).cpu().numpy()}
-            return Reduced(sums, peaks, slowest, max(idle, 0.0), stop, checkpoint)
+            # The last entry counts the nanoseconds that all ranks computed.
+            total, computed = self._sum(updates, own_weights, exponent, int(1e9 * compute_time))
+            idle = slowest - 1e-9 * computed / self._comm.size
+            return Reduced({"weighted_sum": total}, peaks, slowest, max(idle, 0.0), stop, checkpoint)
 
     def total(self, rows: Tensor, clients: np.ndarray, mine: np.ndarray) -> np.ndarray:
         """Collective. The sum over all `clients` of one vector each, without weights.
 
         `rows` are those of `clients[mine]`; they may be more precise than the updates.
         """
-        peaks = np.zeros(len(clients))
-        if len(rows):
-            peaks[mine] = rows.abs().amax(dim=1).double().cpu().numpy()
-        peaks[~np.isfinite(peaks)] = np.inf
-        peaks = self._comm.maximum(peaks)
+        peaks = self._comm.maximum(_peaks(rows, len(clients), mine))
         if not np.isfinite(peaks).all():
             raise NonFiniteUpdateError(int(clients[~np.isfinite(peaks)][0]))
         exponent = exact.common_exponent(float(peaks.max(initial=0)), len(clients))
-        part = torch.zeros(self._updates.shape[1], dtype=torch.int64, device=rows.device)
-        exact.add_contributions(part, rows, [1.0] * len(rows), exponent)
-        part = part if self._on_device else part.cpu()
+        return self._sum(rows, [1.0] * len(rows), exponent)[0]
+
+    def _sum(
+        self, rows: Tensor, weights: list[float], exponent: int, count: int = 0
+    ) -> tuple[np.ndarray, int]:
+        """Collective. The weighted sum of all ranks' rows in fixed point; and the sum of their counts."""
+        self._total.zero_()
+        self._total[-1] = count
+        exact.add_contributions(self._total[:-1], rows, weights, exponent)
+        total = self._total if self._on_device else self._total.cpu()  # waits for the device
         if self._on_device:
             torch.cuda.synchronize()
-        self._comm.sum_in_place(part if self._on_device else part.numpy())
-        return exact.to_float(part, exponent).cpu().numpy()
+        self._comm.sum_in_place(total if self._on_device else total.numpy())
+        return exact.to_float(total[:-1], exponent).cpu().numpy(), int(total[-1])
 
     def _agree(
         self,
@@ -148,10 +145,7 @@ class WeightedSum:
         Trouble on any rank is raised on all.
         """
         plan, count = zlib.crc32(clients.tobytes() + weights.tobytes()), len(clients)
-        peaks = np.zeros(count)
-        if len(updates):
-            peaks[mine] = updates.abs().amax(dim=1).double().cpu().numpy()
-        peaks[~np.isfinite(peaks)] = np.inf  # a nan would be lost in the maximum
+        peaks = _peaks(updates, count, mine)
         # Of fixed length, so that even ranks that disagree on who takes part can compare notes.
         head = np.zeros(_HEAD)
         head[:_NOTES] = plan, -plan, count, -count, *notes
@@ -168,3 +162,12 @@ class WeightedSum:
         if not np.isfinite(weights * peaks).all():
             raise NonFiniteUpdateError(int(clients[~np.isfinite(weights * peaks)][0]))
         return peaks, shared[4:_NOTES]
+
+
+def _peaks(rows: Tensor, count: int, mine: np.ndarray) -> np.ndarray:
+    """The largest magnitude of each row, at its client's place among `count`; inf for a nan."""
+    peaks = np.zeros(count)
+    if len(rows):
+        peaks[mine] = rows.abs().amax(dim=1).double().cpu().numpy()
+    peaks[~np.isfinite(peaks)] = np.inf  # a nan would be lost in a maximum over ranks
+    return peaks

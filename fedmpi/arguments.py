@@ -60,7 +60,7 @@ def _add_simulating(commands: argparse._SubParsersAction) -> None:
     _add_set(verify)
 
     bench = commands.add_parser("bench", help="the speed figures, each a ratio taken in one run")
-    bench.add_argument("--quick", action="store_true", help="fewer turns: under two minutes")
+    bench.add_argument("--quick", action="store_true", help="fewer turns")
     bench.add_argument("--ranks", type=_positive, default=2, help="ranks to start (default: 2)")
     bench.add_argument(
         "--only", type=_names, metavar="NAME,...", help="of fashion, cifar, logistic, roofline, clients"

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from fedmpi.toml import toml_value
+
 # Names of built-in parts. Each list has its registry elsewhere; a test keeps the two the same.
 DATASETS = ("fashion-mnist", "cifar-10", "fashion-mini", "synthetic", "quadratic")
 PARTITIONS = ("iid", "majority-label", "dirichlet", "classes-per-client", "natural")
@@ -228,6 +230,16 @@ class Config:
         """Rounds of warm-up, 0 without one."""
         return self.warmup.num_rounds if self.warmup else 0
 
+    @property
+    def wait_rounds(self) -> int | None:
+        """Rounds of a cycle, for wait-*: given, or those of periodic availability."""
+        who = self.participation
+        if self.algorithm.wait_rounds is None and who.availability == "periodic":
+            return (
+                who.num_groups * who.rounds_per_group if who.num_groups and who.rounds_per_group else None
+            )
+        return self.algorithm.wait_rounds
+
     def local_lr(self, t: int) -> float:
         """gamma of round t."""
         if self.warmup and t < self.warmup.num_rounds:
@@ -284,18 +296,3 @@ MAY_CHANGE = (
     "run.eval_at_amplification", "run.device", "run.cuda_aware", "data.root",
     "participation.schedule", "participation.trace",  # where they lie; their contents are checked
 )  # fmt: skip
-
-
-def toml_value(value: Any) -> str:
-    """A value as TOML text."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        controls = {ord(c): f"\\u{ord(c):04x}" for c in map(chr, [*range(32), 127])}
-        return '"' + escaped.translate(controls) + '"'
-    if isinstance(value, list):
-        return "[" + ", ".join(map(toml_value, value)) + "]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{toml_value(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
-    return repr(value)

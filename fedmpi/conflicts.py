@@ -66,7 +66,7 @@ def conflicts(config: Config) -> Iterator[tuple[str, str]]:
 
 def _method_conflicts(config: Config) -> Iterator[tuple[str, str]]:
     options, who = config.algorithm, config.participation
-    if options.name.startswith("wait-") and wait_rounds(config) is None:
+    if options.name.startswith("wait-") and config.wait_rounds is None:
         yield (
             "algorithm.wait_rounds",
             f'missing; "{options.name}" needs the rounds of a cycle; expected an integer >= 1, '
@@ -83,16 +83,6 @@ def _method_conflicts(config: Config) -> Iterator[tuple[str, str]]:
             "algorithm.lr_halve_every",
             'missing; lr_schedule = "step" needs it; expected an integer >= 1',
         )
-
-
-def wait_rounds(config: Config) -> int | None:
-    """Rounds of a cycle for wait-*: `algorithm.wait_rounds`, or those of periodic availability."""
-    who = config.participation
-    if config.algorithm.wait_rounds is not None:
-        return config.algorithm.wait_rounds
-    if who.num_groups and who.rounds_per_group:
-        return who.num_groups * who.rounds_per_group
-    return None
 
 
 def _quadratic_conflicts(config: Config) -> Iterator[tuple[str, str]]:
@@ -116,8 +106,6 @@ def unused_keys(config: Config) -> list[str]:
     """Keys set away from their default that this combination does not read, one sentence each."""
     data, who = config.data, config.participation
     method = config.algorithm.name
-    if ":" in method:  # a user's own method may read any key
-        method = "amplified-scaffold"
     amplifies = config.algorithm.amplification != 1
     needs = [
         ("data", "similarity", data.partition == "majority-label"),
@@ -164,6 +152,8 @@ def unused_keys(config: Config) -> list[str]:
     ]
     notes = []
     for section, key, used in needs:
+        if section == "algorithm" and ":" in method:
+            continue  # a user's own method may read any key
         default = next(f for f in fields(SECTIONS[section]) if f.name == key)
         unset = default.default_factory() if callable(default.default_factory) else default.default
         if not used and getattr(getattr(config, section), key) != unset:

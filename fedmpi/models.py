@@ -32,6 +32,11 @@ def model(name: str) -> Callable[[Builder], Builder]:
     return register
 
 
+def may_be_random(config: Config) -> bool:
+    """Whether the model may draw random numbers while it trains: a user's own may, the built-in do not."""
+    return config.model.name not in MODELS
+
+
 def build_model(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """The model that `model.name` names, initialised from `run.seed`."""
     name = config.model.name

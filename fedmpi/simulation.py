@@ -21,7 +21,7 @@ from fedmpi.engines import choose_engine
 from fedmpi.engines.layout import speed_up
 from fedmpi.evaluate import evaluate
 from fedmpi.methods import Method, Round, ServerState, make_method
-from fedmpi.models import MODELS, build_model
+from fedmpi.models import build_model, may_be_random
 from fedmpi.mpi import Comm
 from fedmpi.params import FlatModel
 from fedmpi.participation import make_participation
@@ -58,11 +58,9 @@ class Simulation:
             True,
             lambda: make_participation(config, self.data.partition.num_clients, self.data.labels),
         )
-        is_random = config.model.name not in MODELS  # a user's model may draw random numbers
+        on_cuda, is_random = device.type == "cuda", may_be_random(config)
         self.engine = comm.on_root(
-            lambda: choose_engine(
-                config.algorithm.engine, self.model, on_cuda=device.type == "cuda", is_random=is_random
-            )
+            lambda: choose_engine(config.algorithm.engine, self.model, on_cuda=on_cuda, is_random=is_random)
         )
         # Fixed from here on: a run that goes on elsewhere must not choose again.
         self.config = config = config.with_engine(self.engine.name)
@@ -165,7 +163,6 @@ class Simulation:
     def round(self, t: int) -> None:
         """Collective. Round t of Algorithm 1: from x_t to x_{t+1}."""
         comm_before = self._comm_seconds()
-
         method = self.warmup_method if t < self.config.warmup_rounds else self.method
 
         # Who takes part, and with what weight: the same answer on every rank.

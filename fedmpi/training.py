@@ -21,7 +21,7 @@ from fedmpi.lending import Loans
 from fedmpi.memory import ClientMemory, check_room
 from fedmpi.methods import Method, Round, ServerState
 from fedmpi.methods.base import Local
-from fedmpi.models import MODELS
+from fedmpi.models import may_be_random
 from fedmpi.mpi import Comm
 from fedmpi.params import FlatModel
 from fedmpi.plan import assign
@@ -49,7 +49,7 @@ class Training:
         self.trainer = LocalTrainer(
             make_gradients(engine, model), clients, model.values,
             clip_norm=config.algorithm.clip_norm,
-            reseed=config.model.name not in MODELS,
+            reseed=may_be_random(config),
             after_step=self._loans.keep_moving,
         )  # fmt: skip
         self.weighted_sum = WeightedSum(

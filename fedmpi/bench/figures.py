@@ -147,4 +147,4 @@ def _run_with(num_clients: int, rounds: int = 200) -> dict[str, Any]:
 
 def bytes_per_round() -> float:
     """Bytes of a result file for each round of ten participants, from two runs that differ in length."""
-    return (_run_with(250, 3000)["file_bytes"] - _run_with(250, 1000)["file_bytes"]) / 2000
+    return (_run_with(250, 1000)["file_bytes"] - _run_with(250, 200)["file_bytes"]) / 800

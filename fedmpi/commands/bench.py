@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi import mpi
+from fedmpi.commands.output import write_output
 from fedmpi.errors import EXIT_DONE, UserError
 from fedmpi.launch import relaunch
+from fedmpi.plots import figure_target, save_figure
 
 FIGURES = ("fashion", "logistic", "cifar", "roofline", "clients")
 
@@ -23,10 +25,9 @@ def bench(args: argparse.Namespace) -> int:
     unknown = [name for name in wanted if name not in FIGURES]
     if unknown:
         raise UserError(f"--only {unknown[0]}: no such figure; expected some of {', '.join(FIGURES)}")
-    for key in ("json", "plot"):
-        target = getattr(args, key)
-        if target and not Path(target).parent.is_dir():
-            raise UserError(f"--{key} {target}: no folder {Path(target).parent}")
+    if args.project_ranks and "roofline" not in wanted:
+        raise UserError("--project-ranks needs the roofline figure: add it to --only")
+    picture = figure_target(args.plot, "--plot") if args.plot else None
     if mpi.launched_size() < args.ranks:
         relaunch(args.ranks, oversubscribe=False)
     with mpi.session() as comm:
@@ -39,9 +40,9 @@ def bench(args: argparse.Namespace) -> int:
             if args.project_ranks:
                 print(projection(results, args.project_ranks, args.latency_us, args.bandwidth_gbs))
             if args.json:
-                Path(args.json).write_text(json.dumps(results, indent=1) + "\n")
-            if args.plot:
-                _plot(results, args.plot)
+                write_output(Path(args.json), json.dumps(results, indent=1).encode() + b"\n", "--json")
+            if picture:
+                _plot(results, picture)
     return EXIT_DONE
 
 
@@ -133,8 +134,6 @@ def _added_by_clients(results: dict[str, Any]) -> float | None:
 
 def projection(results: dict[str, Any], ranks: list[int], latency_us: float, bandwidth_gbs: float) -> str:
     """Rounds/s on many nodes by an alpha-beta model of the reduction."""
-    if "roofline" not in results:
-        raise UserError("--project-ranks needs the roofline figure: add it to --only")
     step, num_bytes = results["roofline"]["step_ms"] / 1e3, 8 * 228_587
     lines = [
         "projection for FMNIST, I = 5, from the measured step time; assumed: one rank a node or more, "
@@ -158,7 +157,7 @@ def projection(results: dict[str, Any], ranks: list[int], latency_us: float, ban
     return "\n".join(lines)
 
 
-def _plot(results: dict[str, Any], out: str) -> None:
+def _plot(results: dict[str, Any], target: Path) -> None:
     """Strong scaling in ranks, and cost against N."""
     import matplotlib
 
@@ -188,6 +187,6 @@ def _plot(results: dict[str, Any], out: str) -> None:
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
-    figure.savefig(out, dpi=150)
+    save_figure(figure, target, "--plot")
     pyplot.close(figure)
-    print(out)
+    print(target)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from fedmpi.config import Config
-from fedmpi.conflicts import wait_rounds
 from fedmpi.methods.base import Method, ServerState
 from fedmpi.methods.registry import method
 
@@ -21,7 +20,7 @@ class WaitMinibatch(Method):
 
     def __init__(self, config: Config, num_clients: int) -> None:
         super().__init__(config, num_clients)
-        self.cycle = wait_rounds(config)
+        self.cycle = config.wait_rounds
 
     def participants(
         self, state: ServerState, t: int, clients: np.ndarray, weights: np.ndarray

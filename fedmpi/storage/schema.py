@@ -23,6 +23,13 @@ class Column:
     description: str
 
 
+_METRICS = (
+    Column("train_loss", "f8", "nats", "mean loss per sample over the training set"),
+    Column("train_accuracy", "f8", "1", "share of the training set classified correctly"),
+    Column("test_loss", "f8", "nats", "mean loss per sample over the test set"),
+    Column("test_accuracy", "f8", "1", "share of the test set classified correctly"),
+)
+
 # Group -> columns. The first column is the table's dimension scale.
 TABLES: dict[str, tuple[Column, ...]] = {
     "train": (
@@ -37,10 +44,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
     "eval": (
         Column("round", "i8", "rounds", "completed rounds: 0 is the initial model, t is x_t"),
-        Column("train_loss", "f8", "nats", "mean loss per sample over the training set"),
-        Column("train_accuracy", "f8", "1", "share of the training set classified correctly"),
-        Column("test_loss", "f8", "nats", "mean loss per sample over the test set"),
-        Column("test_accuracy", "f8", "1", "share of the test set classified correctly"),
+        *_METRICS,
         Column("wall_time_s", "f8", "s", "since the start of the run, evaluation included"),
     ),
     "participation": (
@@ -57,18 +61,15 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
 }
 
-# Only in files of runs that asked for them.
 # Columns that the first files of this format did not have.
 ADDED_LATER = ("idle_time_s",)
 
+# Only in files of runs that asked for them.
 OPTIONAL_TABLES: dict[str, tuple[Column, ...]] = {
     "amplification": (
         Column("round", "i8", "rounds", "completed rounds t of the model that was amplified"),
         Column("is_after", "?", "1", "false: just before the amplification; true: after it, x_t itself"),
-        Column("train_loss", "f8", "nats", "mean loss per sample over the training set"),
-        Column("train_accuracy", "f8", "1", "share of the training set classified correctly"),
-        Column("test_loss", "f8", "nats", "mean loss per sample over the test set"),
-        Column("test_accuracy", "f8", "1", "share of the test set classified correctly"),
+        *_METRICS,
     ),
     "theory": (
         Column("round", "i8", "rounds", "completed rounds: the gradients are those at x_t"),

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi import validate
-from fedmpi.config import MAY_CHANGE, SECTIONS, Config, toml_value
+from fedmpi.config import MAY_CHANGE, SECTIONS, Config
 from fedmpi.errors import ConfigError, did_you_mean
+from fedmpi.toml import toml_value
 
 _KEYS = ("base", "seeds", "grid", "cases")
 _MOST = 100_000

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedmpi.commands.run import plan_resume, prepare, record_anew, take_up
-from fedmpi.config import MAY_CHANGE, Config, toml_value
+from fedmpi.config import MAY_CHANGE, Config
 from fedmpi.errors import UserError
 from fedmpi.mpi import Comm
 from fedmpi.stopping import StopRequest
@@ -28,6 +28,7 @@ from fedmpi.sweep.points import Point, experiment
 from fedmpi.sweep.results import FAILED, Outcome, Store, outcome_of
 from fedmpi.sweep.warmup import do_warmup, fork, is_ready, plan_fork
 from fedmpi.terminal import Progress
+from fedmpi.toml import toml_value
 from fedmpi.validate import parse
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedmpi.__main__ import main
 from fedmpi.bench.plain import PlainLoop, make_model
 from fedmpi.bench.sides import outside_mpi, step_flop
 from fedmpi.commands.bench import projection, table
-from fedmpi.errors import UserError
 
 RESULTS = {
     "fashion": {
@@ -43,6 +43,14 @@ def test_the_table_tells_every_figure():
         assert part in text
 
 
+def test_a_projection_without_its_figure_is_refused_before_measuring(capsys):
+    """Minutes of measuring must not end in an error."""
+    with pytest.raises(SystemExit) as left:
+        main(["bench", "--only", "clients", "--project-ranks", "16"])
+    assert left.value.code == 2
+    assert "--project-ranks needs the roofline figure: add it to --only" in capsys.readouterr().err
+
+
 def test_the_projection_is_the_alpha_beta_model():
     """On 2 ranks with S = 10: 5 clients x 5 steps of 8 ms, and an allreduce over a slow network."""
     text = projection(RESULTS, [2], latency_us=1000.0, bandwidth_gbs=0.001)
@@ -50,8 +58,6 @@ def test_the_projection_is_the_alpha_beta_model():
     row = text.splitlines()[-1].split()
     assert float(row[1]) == pytest.approx(1 / (compute + exchange), abs=0.05)
     assert row[2] == f"{compute / (compute + exchange):.0%}"
-    with pytest.raises(UserError, match="needs the roofline figure"):
-        projection({}, [2], 1.0, 1.0)
 
 
 @pytest.mark.parametrize(
