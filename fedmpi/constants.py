@@ -42,9 +42,8 @@ class Measured:
     gap: float  # f(x), an upper bound of f(x) - f* as losses are never below 0
     grad_norm2: float
     d2: float
-    deviations: (
-        np.ndarray | None
-    )  # rows with the inner products of grad F_n - grad f; None for many clients
+    # Rows with the inner products of grad F_n - grad f; None for many clients.
+    deviations: np.ndarray | None
 
 
 class Probe:
@@ -86,10 +85,7 @@ class Probe:
         loss_sum, parts = 0.0, self._model.trainable_views(row)
         for inputs, labels in self._data.all_samples(client):
             loss = sample_losses(self._model.module(inputs), labels).sum() / self._data.size(client)
-            gradient = torch.autograd.grad(
-                loss, self._model.parameters, allow_unused=True, materialize_grads=True
-            )
-            torch._foreach_add_(parts, gradient)
+            torch._foreach_add_(parts, self._model.gradient(loss))
             loss_sum += loss.item()
         return loss_sum
 
@@ -158,7 +154,6 @@ class Probe:
     def _noise(self, rows: Tensor, tick: Callable[[int], None]) -> float:
         """Collective. sigma^2: the largest over clients of mean |g_n - grad F_n|^2 over minibatches."""
         found = np.zeros(len(self.owned))
-        parameters, sizes = self._model.parameters, self._model
         for place, client in enumerate(self.owned.tolist()):
             tick(place + 1)
             if self._data.size(client) == 0:
@@ -167,8 +162,8 @@ class Probe:
             for inputs, labels in self._data.minibatches([Work(client, 0)], _MINIBATCHES):
                 loss = sample_losses(self._model.module(inputs[0]), labels[0]).mean()
                 away = -rows[place].double()
-                gradient = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-                for view, part in zip(sizes.trainable_views(away), gradient, strict=True):
+                views = self._model.trainable_views(away)
+                for view, part in zip(views, self._model.gradient(loss), strict=True):
                     view += part
                 squares.append(away.square().sum().item())
             found[place] = np.mean(squares)
@@ -203,19 +198,14 @@ class Probe:
 
     def _hessian_times(self, client: int, vector: Tensor) -> Tensor:
         """The Hessian of F_n times a vector, by differentiating the gradient's product with it."""
-        result, parameters = torch.zeros_like(vector), self._model.parameters
+        result = torch.zeros_like(vector)
         parts, along = self._model.trainable_views(result), self._model.trainable_views(vector)
         for inputs, labels in self._data.all_samples(client):
             loss = sample_losses(self._model.module(inputs), labels).sum() / self._data.size(client)
-            gradient = torch.autograd.grad(
-                loss, parameters, create_graph=True, allow_unused=True, materialize_grads=True
-            )
+            gradient = self._model.gradient(loss, create_graph=True)
             product = sum((g * v).sum() for g, v in zip(gradient, along, strict=True))
             if product.requires_grad:
-                torch._foreach_add_(
-                    parts,
-                    torch.autograd.grad(product, parameters, allow_unused=True, materialize_grads=True),
-                )
+                torch._foreach_add_(parts, self._model.gradient(product))
         return result
 
     def _gram(self, rows: Tensor) -> np.ndarray:

@@ -52,6 +52,12 @@ class FlatModel:
         parts = vectors.split(sizes, dim=1)
         return [part.view(len(vectors), *s) for part, s in zip(parts, self.shapes, strict=True)]
 
+    def gradient(self, loss: Tensor, *, create_graph: bool = False) -> tuple[Tensor, ...]:
+        """The gradient of a loss, one tensor for each trained parameter; zero for those it does not use."""
+        return torch.autograd.grad(
+            loss, self.parameters, create_graph=create_graph, allow_unused=True, materialize_grads=True
+        )
+
     def load(self, vector: np.ndarray) -> None:
         """Set the parameters from a float64 vector on the host."""
         self.values.copy_(torch.from_numpy(vector))

@@ -30,9 +30,6 @@ class OneByOne:
 
         def add(inputs: Tensor, labels: Tensor, scale: float) -> None:
             loss = sample_losses(model.forward(inputs[0]), labels[0]).mean()
-            gradient = torch.autograd.grad(
-                loss, model.parameters, allow_unused=True, materialize_grads=True
-            )
-            torch._foreach_add_(parts, gradient, alpha=scale)
+            torch._foreach_add_(parts, model.gradient(loss), alpha=scale)
 
         return add

@@ -119,9 +119,7 @@ def _agree(model: FlatModel, faster: nn.Module, shape: tuple[int, ...], training
             try:
                 outputs = forward(images)
                 losses = sample_losses(outputs, labels).mean()
-                gradient = torch.autograd.grad(
-                    losses, model.parameters, allow_unused=True, materialize_grads=True
-                )
+                gradient = model.gradient(losses)
             except Exception:
                 return False
             answers.append([outputs, *gradient])

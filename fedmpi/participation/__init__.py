@@ -2,8 +2,8 @@
 
 Three questions: who could take part (availability.py; by chance: chance.py, markov.py; from a file:
 trace.py), who of those does (selection.py), with what weight (weighting.py); or all answered by a file
-(schedule.py). Invariant: `weights(t)` is the same on every
-rank without a message, since all randomness is addressed by (seed, purpose, round).
+(schedule.py). Invariant: `weights(t)` is the same on every rank without a message, since all randomness
+is addressed by (seed, purpose, round).
 """
 
 from __future__ import annotations

@@ -86,6 +86,8 @@ def do_warmup(
         group.where(group.is_root, lambda: held.enter_context(writer_lock(path)))
         if group.on_root(path.exists):
             plan = group.on_root(lambda: plan_resume(path, [], trust=True))
+            # Of the file only the decided engine is taken: code is named by our own config alone.
+            plan = replace(plan, config=plain.with_engine(plan.config.algorithm.engine))
             simulation, _ = take_up(group, plan, path, stop)
         else:
             simulation, attributes = prepare(group, plain, path, stop)
