@@ -13,13 +13,24 @@ from typing import Any
 
 import numpy as np
 
-from fedmpi.bench.sides import Fed, Job, Times, outside_mpi, plain_loop, sgemm_rate, step_flop
+from fedmpi.bench.sides import (
+    Fed,
+    Job,
+    Times,
+    kernel_seconds,
+    outside_mpi,
+    plain_loop,
+    sgemm_rate,
+    step_flop,
+)
 from fedmpi.mpi import Comm
 from fedmpi.storage.reader import load_run
 
 FASHION = Job("FMNIST-250", "cnn-fashion", 5, (1, 28, 28), 60_000, 10_000)
 CIFAR = Job("CIFAR-250", "cnn-cifar", 5, (3, 32, 32), 10_000, 1_000)
 LOGISTIC = Job("logistic-250", "logistic", 30, (1, 28, 28), 60_000, 10_000)
+
+_ROUNDS = 200  # of the runs that show what N costs
 
 Say = Callable[[str], None]
 
@@ -34,13 +45,14 @@ def against_plain(comm: Comm, job: Job, rounds: int, repeats: int, say: Say, eva
         for turn in range(repeats):
             say(f"{job.name}: turn {turn + 1} of {repeats}")
             _order(comm, plain, f"train {max(rounds // 3, 1)}", sides["plain"], max(rounds // 3, 1))
-            seconds, rest = fed.train(rounds)
-            sides["fedmpi"].seconds.append(seconds / rounds)
-            outside.append(comm.mean(rest / seconds))
-            sides["one rank"].seconds.append(alone.train(max(rounds // 2, 1))[0] / max(rounds // 2, 1))
+            trained = fed.train(rounds)
+            sides["fedmpi"].seconds.append(trained.seconds / rounds)
+            outside.append(tuple(comm.mean(share) for share in trained.shares))
+            sides["one rank"].seconds.append(alone.train(max(rounds // 2, 1)).seconds / max(rounds // 2, 1))
             if turn < evaluations:
                 _order(comm, plain, "evaluate", sides["plain eval"], 1)
                 sides["fedmpi eval"].seconds.append(fed.evaluate())
+    waiting, own = min(outside, key=sum)
     result = {
         "ranks": comm.size,
         "plain_rounds_per_s": 1 / sides["plain"].best if comm.is_root else 0.0,
@@ -48,13 +60,16 @@ def against_plain(comm: Comm, job: Job, rounds: int, repeats: int, say: Say, eva
         "rounds_per_s": 1 / sides["fedmpi"].best,
         "rounds_per_s_median": 1 / sides["fedmpi"].median,
         "rounds_per_s_one_rank": 1 / sides["one rank"].best,
-        "outside_local_sgd": min(outside),
+        "outside_local_sgd": waiting + own,
+        "waiting": waiting,
+        "own_overhead": own,
         "scaling": sides["one rank"].best / sides["fedmpi"].best,
     }
     if comm.is_root:
         result["ratio"] = sides["plain"].best / sides["fedmpi"].best
         result["ratio_median"] = sides["plain"].median / sides["fedmpi"].median
         if evaluations:
+            result["evaluation_samples"] = job.num_train + job.num_test
             result["plain_evaluation_s"] = sides["plain eval"].best
             result["evaluation_s"] = sides["fedmpi eval"].best
             result["evaluation_ratio"] = sides["plain eval"].best / sides["fedmpi eval"].best
@@ -71,20 +86,18 @@ def _order(comm: Comm, plain: object, order: str, times: Times, count: int) -> N
 def roofline(comm: Comm, job: Job, repeats: int, say: Say) -> dict:
     """Collective. FLOP/s of a local step on one rank, as a share of a large matrix product's; on rank 0."""
     fed = Fed(comm, job.config(), 1)
-    shares, rates, steps = [], [], []
+    shares, rates, steps, kernels = [], [], [], []
     for turn in range(repeats):
         say(f"roofline of {job.model}: turn {turn + 1} of {repeats}")
         before = sgemm_rate() if comm.is_root else 1.0
+        trained = fed.train(4)
         if fed.simulation:
-            clock = fed.simulation.clock.seconds
-            begin = clock["local SGD"]
-        fed.train(4)
-        if fed.simulation:
-            step = (clock["local SGD"] - begin) / (4 * 10 * job.local_steps)
+            step = trained.local_sgd / (4 * 10 * job.local_steps)
             rate = max(before, sgemm_rate())
             rates.append(rate)
             steps.append(step)
             shares.append(step_flop(fed.simulation) / step / rate)
+            kernels.append(kernel_seconds(fed.simulation) / step)
         comm.wait_asleep()
     if not fed.simulation:
         return {}
@@ -93,6 +106,7 @@ def roofline(comm: Comm, job: Job, repeats: int, say: Say) -> dict:
         "step_mflop": step_flop(fed.simulation) / 1e6,
         "sgemm_gflop_per_s": max(rates) / 1e9,
         "share_of_sgemm": max(shares),
+        "share_of_kernels": float(np.median(kernels)),
     }
 
 
@@ -111,7 +125,7 @@ def scale_in_clients(comm: Comm, counts: list[int], say: Say) -> list[dict]:
     return rows
 
 
-def _run_with(num_clients: int, rounds: int = 200) -> dict[str, Any]:
+def _run_with(num_clients: int, rounds: int = _ROUNDS) -> dict[str, Any]:
     settings = {
         "data.num_clients": num_clients,
         "data.train_samples": max(num_clients, 20_000),
@@ -145,6 +159,7 @@ def _run_with(num_clients: int, rounds: int = 200) -> dict[str, Any]:
     }
 
 
-def bytes_per_round() -> float:
-    """Bytes of a result file for each round of ten participants, from two runs that differ in length."""
-    return (_run_with(250, 1000)["file_bytes"] - _run_with(250, 200)["file_bytes"]) / 800
+def bytes_per_round(shorter: dict[str, Any], more: int = 800) -> float:
+    """Bytes of a result file for each round of ten participants: what `more` rounds add to a run's file."""
+    longer = _run_with(shorter["num_clients"], _ROUNDS + more)
+    return (longer["file_bytes"] - shorter["file_bytes"]) / more

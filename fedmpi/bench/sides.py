@@ -6,17 +6,20 @@ Invariant: while one side is measured the other sleeps.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedmpi import validate
 from fedmpi.commands.run import prepare
@@ -80,6 +83,21 @@ class Times:
         return float(np.median(self.seconds))
 
 
+@dataclass(frozen=True)
+class Trained:
+    """Seconds of some rounds on one rank: in all, in local SGD, and waiting for the slowest rank."""
+
+    seconds: float
+    local_sgd: float
+    waiting: float
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """Of a round: waiting for other ranks' local SGD; and what fedmpi itself needs beside local SGD."""
+        own = self.seconds - self.local_sgd - self.waiting
+        return self.waiting / self.seconds, own / self.seconds
+
+
 class Fed:
     """fedmpi's side on the first ranks of a job; on the others it only waits."""
 
@@ -94,19 +112,19 @@ class Fed:
             self._round = 1
         comm.wait_asleep()
 
-    def train(self, rounds: int) -> tuple[float, float]:
-        """Collective. Seconds for so many rounds, and the part of them outside local SGD, on this rank."""
-        begin, outside = time.perf_counter(), 0.0
+    def train(self, rounds: int) -> Trained:
+        """Collective. So many rounds, and where this rank's time went."""
+        begin, sgd, waiting = time.perf_counter(), 0.0, 0.0
         if self.simulation:
-            sgd = self.simulation.clock.seconds["local SGD"]
+            clock = self.simulation.clock.seconds
+            sgd, waiting = -clock["local SGD"], -clock["idle"]
             for _ in range(rounds):
                 self.simulation.round(self._round)
                 self._round += 1
-            seconds = time.perf_counter() - begin
-            outside = seconds - (self.simulation.clock.seconds["local SGD"] - sgd)
+            sgd, waiting = sgd + clock["local SGD"], waiting + clock["idle"]
         seconds = time.perf_counter() - begin
         self._world.wait_asleep()
-        return seconds, outside
+        return Trained(seconds, sgd, waiting)
 
     def evaluate(self) -> float:
         """Collective. Seconds for one evaluation of both sets."""
@@ -182,13 +200,46 @@ def plain_loop(comm: Comm, job: Job, folder: Path) -> Iterator[Plain | None]:
 
 def sgemm_rate() -> float:
     """FLOP/s of a large matrix product on this core."""
-    size, best = 1024, float("inf")
+    size = 1024
     a, b = torch.randn(size, size), torch.randn(size, size)
-    for _ in range(8):
+    return 2 * size**3 / min(_timed(8, lambda: a @ b))
+
+
+class _Kernels(TorchDispatchMode):
+    """Notes the convolutions and matrix products of what runs inside it."""
+
+    names = ("convolution", "convolution_backward", "mm", "addmm", "bmm")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Callable[[], object]] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: tuple, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        kwargs = kwargs or {}
+        if function.overloadpacket.__name__ in self.names:
+            self.calls.append(functools.partial(function, *args, **kwargs))
+        return function(*args, **kwargs)
+
+
+def kernel_seconds(simulation: Simulation) -> float:
+    """The convolutions and matrix products of one local step, each alone and again and again: the floor."""
+    model = simulation.model
+    images, labels = torch.randn(16, *simulation.data.shape), torch.zeros(16, dtype=torch.int64)
+    with _Kernels() as kernels:
+        model.gradient(torch.nn.functional.cross_entropy(model.forward(images), labels))
+    with torch.no_grad():
+        return sum(float(np.mean(_timed(30, call))) for call in kernels.calls)
+
+
+def _timed(count: int, call: Callable[[], object]) -> list[float]:
+    times = []
+    for _ in range(count):
         begin = time.perf_counter()
-        a @ b
-        best = min(best, time.perf_counter() - begin)
-    return 2 * size**3 / best
+        call()
+        times.append(time.perf_counter() - begin)
+    return times
 
 
 def step_flop(simulation: Simulation) -> int:
