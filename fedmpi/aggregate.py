@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 
 from fedmpi import exact
-from fedmpi.errors import UserError
+from fedmpi.errors import ClientError, UserError
 from fedmpi.mpi import Comm
 from fedmpi.params import aligned_rows
 from fedmpi.timing import Stopwatch
 
 _WAVE_BYTES = 1 << 28
 _FEWEST, _MOST = 16, 4096
-_HEAD = 64  # numbers of the first collective: a few notes, then the values of up to 57 clients
-_NOTES = 7
+_HEAD = 64  # numbers of the first collective: a few notes, then the values of up to 56 clients
+_NOTES = 8
 
 
 class NonFiniteUpdateError(Exception):
@@ -91,15 +91,17 @@ class WeightedSum:
         compute_time: float,
         wishes: tuple[int, bool],
         clock: Stopwatch,
+        failure: ClientError | None = None,
     ) -> Reduced:
         """Collective. The sum of q * update over all `clients`, and what else the ranks share.
 
-        The buffers hold the updates of `clients[mine]`, in that order; `mine` are indices.
+        The buffers hold the updates of `clients[mine]`, in that order; `mine` are indices. A `failure`
+        that any rank met while it trained is raised on all.
         """
         updates, own_weights = self._updates[: len(mine)], weights[mine].tolist()
         with clock("idle"):  # the time until the slowest rank arrives
-            notes = np.array([compute_time, *wishes])
-            peaks, notes = self._agree(clients, weights, mine, updates, notes)
+            notes = np.array([compute_time, *wishes, failure is not None])
+            peaks, notes = self._agree(clients, weights, mine, updates, notes, failure)
             slowest, stop, checkpoint = float(notes[0]), int(notes[1]), bool(notes[2])
         with clock("reduction"):
             exponent = exact.common_exponent(float((weights * peaks).max(initial=0)), len(clients))
@@ -139,6 +141,7 @@ class WeightedSum:
         mine: np.ndarray,
         updates: Tensor,
         notes: np.ndarray,
+        failure: ClientError | None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Collective. Every client's largest |update|, and the largest of each note over ranks.
 
@@ -158,6 +161,8 @@ class WeightedSum:
                 "the ranks disagree on who takes part: participation.availability must be a pure "
                 "function of its arguments; draw random numbers from its seed and t only"
             )
+        if shared[_NOTES - 1]:
+            self._comm.fail_together(failure)
         peaks = shared[_NOTES : _NOTES + count] if fits else self._comm.maximum(peaks)
         if not np.isfinite(weights * peaks).all():
             raise NonFiniteUpdateError(int(clients[~np.isfinite(weights * peaks)][0]))

@@ -80,6 +80,11 @@ class RunConfig:
     )
     eval_at_amplification: bool = option(False, "evaluate just before and just after each amplification")
     device: str = option("auto", "where clients train", choices=("auto", "cpu", "cuda"))
+    threads: int = option(
+        1,
+        "CPU threads of a rank; one rank a core is faster, and another number gives other bits",
+        at_least=1,
+    )
     cuda_aware: bool = option(False, "hand GPU buffers to MPI as they are")
     dtype: str = option("float32", "precision of local training", choices=("float32", "float64"))
 
@@ -90,6 +95,9 @@ class DataConfig:
 
     dataset: str = option(REQUIRED, "data set", choices=DATASETS, or_file=True)
     root: str = option("data", "folder of downloaded or prepared data")
+    stage: str | None = option(
+        None, 'folder on each node for a copy of the prepared file, such as "$TMPDIR"; default: none'
+    )
     num_clients: int | None = option(None, "N; quadratic and natural know it", at_least=1)
     partition: str = option("iid", "how samples are dealt to clients", choices=PARTITIONS)
     similarity: float = option(
@@ -293,6 +301,6 @@ SECTIONS = {
 MAY_CHANGE = (
     "run.name", "run.num_rounds", "run.eval_every", "run.eval_train_every", "run.checkpoint_every",
     "run.checkpoint_minutes", "run.max_minutes", "run.record_params_every", "run.record_theory_every",
-    "run.eval_at_amplification", "run.device", "run.cuda_aware", "data.root",
+    "run.eval_at_amplification", "run.device", "run.cuda_aware", "data.root", "data.stage",
     "participation.schedule", "participation.trace",  # where they lie; their contents are checked
 )  # fmt: skip

@@ -117,6 +117,7 @@ def unused_keys(config: Config) -> list[str]:
             ("data", key, data.dataset == "synthetic")
             for key in ("train_samples", "test_samples", "num_classes", "shape")
         ),
+        ("data", "stage", data.dataset not in ("fashion-mini", "synthetic", "quadratic")),
         ("model", "hidden", config.model.name == "mlp"),
         ("model", "initial", config.model.name == "quadratic"),
         ("model", "options", ":" in config.model.name),

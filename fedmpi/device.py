@@ -1,7 +1,7 @@
 """Where a rank computes: a GPU of its node by local rank, or one CPU core.
 
-Invariant: the same client gives the same bits on any rank of the same kind of device; hence one thread
-on a CPU and deterministic kernels on a GPU.
+Invariant: the same client gives the same bits on any rank of the same kind of device; hence a fixed number
+of threads on a CPU and deterministic kernels on a GPU.
 """
 
 from __future__ import annotations
@@ -15,25 +15,55 @@ import torch
 from fedmpi.errors import UserError
 
 
-def choose_device(wanted: str, local_rank: int) -> torch.device:
-    """The device of a rank, made the current one. `wanted` is `run.device`."""
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if wanted == "cuda" and count == 0:
-        raise UserError('config run.device = "cuda": no CUDA device is visible; use "auto" or "cpu"')
-    if wanted != "cpu" and count > 0:
-        # Several ranks may share a device; launchers may show one device or all of them.
+def visible_gpus() -> int:
+    """GPUs that this process may use; CUDA_VISIBLE_DEVICES and SLURM decide."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def place(wanted: str, local_rank: int, gpus: int) -> str:
+    """Where a rank of a node computes, as torch names it. `wanted` is `run.device`.
+
+    Several ranks may share a GPU; launchers may show a rank one GPU or all of the node's.
+
+    >>> [place("auto", rank, 2) for rank in range(3)], place("auto", 1, 0), place("cpu", 1, 2)
+    (['cuda:0', 'cuda:1', 'cuda:0'], 'cpu', 'cpu')
+    """
+    if wanted == "cuda" and gpus == 0:
+        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+        said = "" if shown is None else f" (CUDA_VISIBLE_DEVICES={shown})"
+        raise UserError(
+            f'config run.device = "cuda": no CUDA device is visible{said}; use "auto" or "cpu", ask '
+            "SLURM for --gpus-per-node, and see that torch is a CUDA build"
+        )
+    return "cpu" if wanted == "cpu" or gpus == 0 else f"cuda:{local_rank % gpus}"
+
+
+def missed_gpus(wanted: str, gpus: int) -> str:
+    """A sentence for a rank that was given GPUs which torch does not see; empty otherwise."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if wanted != "auto" or gpus or not shown or shown.startswith(("-1", "NoDevFiles")):
+        return ""
+    return (
+        f"CUDA_VISIBLE_DEVICES={shown}, but torch {torch.__version__} sees no GPU: computing on the CPU; "
+        "install a CUDA build of torch"
+    )
+
+
+def choose_device(wanted: str, local_rank: int, threads: int = 1) -> torch.device:
+    """The device of a rank, made the current one. `wanted` is `run.device`, `threads` `run.threads`."""
+    device = torch.device(place(wanted, local_rank, visible_gpus()))
+    if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False
         torch.backends.cudnn.benchmark = False
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-        device = torch.device("cuda", local_rank % count)
         torch.cuda.set_device(device)
         return device
     _keep_freed_memory()
     torch.set_flush_denormal(True)  # gradients below 1e-38 would slow the kernels down many times over
-    torch.set_num_threads(1)  # one thread a rank, one rank a core: more would change the bits
-    return torch.device("cpu")
+    torch.set_num_threads(threads)  # one thread a rank, one rank a core is best; others change the bits
+    return device
 
 
 def device_name(device: torch.device) -> str:

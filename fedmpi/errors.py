@@ -56,7 +56,13 @@ class OutputError(UserError):
 
 
 class ClientError(Exception):
-    """An exception met while training one client, with its place in the simulation."""
+    """An exception met while training one client, with its place in the simulation.
+
+    `agreed` is set once all ranks raise it together; `rank` is the one that met it.
+    """
+
+    agreed = False
+    rank = 0
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

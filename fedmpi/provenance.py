@@ -11,13 +11,14 @@ from typing import Any
 
 import fedmpi
 from fedmpi.config import Config
-from fedmpi.device import device_name
+from fedmpi.device import device_name, missed_gpus, visible_gpus
 from fedmpi.mpi import Comm
+from fedmpi.placement import Place, core_quota, to_json, usable_cores
 
 
 def describe_job(comm: Comm, config: Config, device: Any) -> dict[str, Any]:
     """Collective. Attributes known before the data are loaded; meant for rank 0's file."""
-    places = comm.gather((comm.host, device_name(device))) or []
+    places = comm.gather(_place(comm, config, device)) or []
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return {
         "config": config.to_toml(),
@@ -27,12 +28,22 @@ def describe_job(comm: Comm, config: Config, device: Any) -> dict[str, Any]:
         "seed": config.run.seed,
         "num_ranks": comm.size,
         "mpi_library": comm.library,
-        "host_names": [host for host, _ in places],
-        "device_names": [name for _, name in places],
+        "host_names": [place.host for place in places],
+        "device_names": [place.name for place in places],
+        "placement": to_json(places),
         "versions": json.dumps(_versions()),
         # One entry for each time the run was started or resumed.
         "legs": json.dumps([{"round": 0, "utc": created, "num_ranks": comm.size}]),
     }
+
+
+def _place(comm: Comm, config: Config, device: Any) -> Place:
+    """What this rank says of itself."""
+    gpus = visible_gpus()
+    return Place(
+        comm.rank, comm.host, comm.device_rank, str(device), device_name(device), usable_cores(),
+        core_quota(), config.run.threads, gpus, missed_gpus(config.run.device, gpus),
+    )  # fmt: skip
 
 
 def _versions() -> dict[str, str]:

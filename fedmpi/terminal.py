@@ -6,6 +6,7 @@ Progress goes to stderr: a bar that redraws itself on a terminal, plain lines in
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import sys
 import time
@@ -43,6 +44,22 @@ def bytes_text(count: float) -> str:
     return f"{count:.0f} B"
 
 
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a person looks at the stream. Open MPI gives its ranks a terminal of its own making.
+
+    Behind it stands the launcher, whose own output may well go to a log file.
+    """
+    if not stream.isatty():
+        return False
+    if "PMIX_RANK" not in os.environ:
+        return True
+    try:
+        with open(f"/proc/{os.getppid()}/fd/1") as output:
+            return output.isatty()
+    except OSError:
+        return False
+
+
 class Progress:
     """A progress bar with rate, elapsed and remaining time and the latest loss."""
 
@@ -53,7 +70,7 @@ class Progress:
         self._done_before = done  # rounds of earlier legs of the run
         self._stream = stream or sys.stderr
         self._enabled = enabled
-        self._is_terminal = self._stream.isatty()
+        self._is_terminal = is_terminal(self._stream)
         self._gap = 0.1 if self._is_terminal else 10.0  # seconds between two showings
         self._begin = self._next = time.monotonic()
         self._loss = math.nan

@@ -17,6 +17,7 @@ from fedmpi.client import LocalTrainer, rows_of
 from fedmpi.config import Config
 from fedmpi.data.shard import ClientData, DataInfo, Work, owned_clients
 from fedmpi.engines import Engine, make_gradients
+from fedmpi.errors import ClientError
 from fedmpi.lending import Loans
 from fedmpi.memory import ClientMemory, check_room
 from fedmpi.methods import Method, Round, ServerState
@@ -105,25 +106,39 @@ class Training:
         # Own clients first, while the samples of borrowed ones arrive; in groups, all at once.
         first = 0 if self._in_groups else num_own
         with self._clock("local SGD"):
-            self.trainer.train(rows_of(local, slice(first)), works[:first], method, round, steps)
+            failure = self._train_rows(slice(first), local, works, method, round)
         with self._clock("lending"):
             works[num_own:] = [
                 replace(work, samples=self._loans.receive(work.client, steps)) for work in works[num_own:]
             ]
         with self._clock("local SGD"):
-            self.trainer.train(rows_of(local, slice(first, None)), works[first:], method, round, steps)
-            method.finish_clients(local, round)
+            failure = failure or self._train_rows(slice(first, None), local, works, method, round)
+            if not failure:
+                method.finish_clients(local, round)
         with self._clock("lending"):
             self._loans.finish()
-        if method.tables:
+        if method.tables and not failure:
             self.memory.store(clients[mine], local)
 
         seconds = time.perf_counter() - begin
-        reduced = self.weighted_sum.reduce(clients, round.weights, mine, seconds, wishes, self._clock)
+        reduced = self.weighted_sum.reduce(
+            clients, round.weights, mine, seconds, wishes, self._clock, failure
+        )
         with self._clock("reduction"):
             for name in method.client_sums:
                 reduced.sums[name] = self.weighted_sum.total(local[name], clients, mine)
         return reduced
+
+    def _train_rows(
+        self, rows: slice, local: Local, works: list[Work], method: Method, round: Round
+    ) -> ClientError | None:
+        """Train some clients. What goes wrong is told at the reduction: there the other ranks wait."""
+        steps = self._config.algorithm.local_steps
+        try:
+            self.trainer.train(rows_of(local, rows), works[rows], method, round, steps)
+        except ClientError as error:
+            return error
+        return None
 
     def _plan(self, clients: np.ndarray, *, may_lend: bool) -> tuple[np.ndarray, np.ndarray]:
         """Owner and trainer of each participant, the same on every rank.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedmpi import placement
 from fedmpi.conflicts import unused_keys
 from fedmpi.storage.reader import load_run
 from fedmpi.terminal import bytes_text, duration
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 def banner(simulation: Simulation, attributes: dict[str, Any]) -> str:
     """What is about to run, where, and how large it is."""
     config, data = simulation.config, simulation.data
-    devices = attributes["device_names"]
-    hosts = len(set(attributes["host_names"]))
+    places = placement.from_json(attributes["placement"])
+    hosts = len({place.host for place in places})
     eta, interval = config.algorithm.amplification, config.algorithm.amplify_every
     lines = [
         f"fedmpi  {config.run.name}  (seed {config.run.seed})",
-        f"  ranks    {len(devices)} on {hosts} host{'s' * (hosts > 1)}: "
-        + ", ".join(f"{devices.count(name)} x {name}" for name in sorted(set(devices))),
+        f"  ranks    {len(places)} on {hosts} host{'s' * (hosts > 1)}",
+        *(f"           {line}" for line in placement.table(places)),
         f"  data     {data.name}: {data.num_train:,} train, {data.num_test:,} test samples; "
         f"{data.partition.num_clients:,} clients, {config.data.partition}",
         f"  model    {config.model.name}: {simulation.model.num_params:,} parameters "
@@ -41,7 +42,8 @@ def banner(simulation: Simulation, attributes: dict[str, Any]) -> str:
         lines.append(f"           {simulation.speed_up}")
     if simulation.completed:
         lines.append(f"  from     round {simulation.completed:,} of {config.run.num_rounds:,}")
-    return "\n".join(lines + [f"  note     {note}" for note in unused_keys(config)])
+    notes = unused_keys(config) + placement.notes(places)
+    return "\n".join(lines + [f"  note     {note}" for note in notes])
 
 
 def summary(path: Path, phases: list[dict[str, float]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from fedmpi import placement
 from fedmpi.storage.reader import load_run
 from fedmpi.terminal import bytes_text, duration
 
@@ -27,6 +28,8 @@ def info(path: str) -> int:
         f"  created    {attributes['created_utc']} by {attributes['creator']}, run {attributes['run_id']}"
     )
     print(f"  ranks      {attributes['num_ranks']} on {', '.join(sorted(set(attributes['host_names'])))}")
+    for line in placement.table(placement.from_json(attributes.get("placement", "[]"))):
+        print(f"             {line}")
     print(f"  devices    {', '.join(sorted(set(attributes['device_names'])))}; {attributes['mpi_library']}")
     versions = json.loads(attributes["versions"])
     print(f"  versions   {', '.join(f'{name} {version}' for name, version in versions.items())}")

@@ -111,7 +111,8 @@ def prepare(
     from fedmpi.provenance import describe_job
     from fedmpi.simulation import Simulation
 
-    device = comm.where(True, lambda: choose_device(config.run.device, comm.device_rank))
+    run = config.run
+    device = comm.where(True, lambda: choose_device(run.device, comm.device_rank, run.threads))
     simulation = Simulation(comm, config, device, stop)
     attributes = describe_job(comm, simulation.config, device)
     simulation.path, simulation.run_id = path, attributes["run_id"]

@@ -20,8 +20,10 @@ import numpy as np
 from fedmpi import rng
 from fedmpi.config import DataConfig
 from fedmpi.data.prepared import Dataset, read_dataset
+from fedmpi.data.staging import staged
 from fedmpi.errors import UserError
 
+DOWNLOADED = ("fashion-mnist", "cifar-10")  # prepared on the login node as NAME.h5 in data.root
 SYSTEM_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")  # Debian's dataset-fashion-mnist
 
 # MD5 of the unpacked IDX files; gzip wrappers differ between distributors.
@@ -55,14 +57,30 @@ def source(name: str) -> Callable[[Callable[[DataConfig], Dataset]], Callable]:
 
 def load_dataset(config: DataConfig) -> Dataset:
     """The data set that `data.dataset` names, whole."""
-    load = SOURCES.get(config.dataset)
-    data = load(config) if load else read_dataset(config.dataset)
+    prepared = prepared_file(config)
+    if config.stage is not None and prepared is not None:
+        prepared = staged(prepared, config.stage)
+    elif config.stage is not None and config.dataset in DOWNLOADED:
+        raise UserError(
+            f'config data.stage = "{config.stage}": needs a prepared file, and '
+            f"{config.root}/{config.dataset}.h5 is not there; make it with "
+            f"`fedmpi data prepare {config.dataset} --root {config.root}`"
+        )
+    data = read_dataset(prepared) if prepared else SOURCES[config.dataset](config)
     if config.augment and len(data.shape) != 3:
         raise UserError(
             f"config data.augment = true: samples have shape {data.shape}; "
             "crop and flip need (channels, height, width)"
         )
     return data
+
+
+def prepared_file(config: DataConfig) -> Path | None:
+    """The prepared file that `data.dataset` names or that lies in `data.root`; None without one."""
+    if config.dataset not in SOURCES:
+        return Path(config.dataset)
+    path = Path(config.root) / f"{config.dataset}.h5"
+    return path if config.dataset in DOWNLOADED and path.exists() else None
 
 
 @source("fashion-mini")
@@ -73,10 +91,8 @@ def fashion_mini(config: DataConfig) -> Dataset:
 
 @source("fashion-mnist")
 def fashion_mnist(config: DataConfig) -> Dataset:
-    """FashionMNIST from a prepared file, from IDX files below `data.root`, or from Debian's package."""
+    """FashionMNIST from IDX files below `data.root`, or from Debian's package."""
     root = Path(config.root)
-    if (root / "fashion-mnist.h5").exists():
-        return read_dataset(root / "fashion-mnist.h5")
     folders = [root / "FashionMNIST" / "raw", root / "fashion-mnist", SYSTEM_FASHION_MNIST]
     for folder in folders:
         if _idx_file(folder, "train-images-idx3-ubyte"):
@@ -86,10 +102,8 @@ def fashion_mnist(config: DataConfig) -> Dataset:
 
 @source("cifar-10")
 def cifar_10(config: DataConfig) -> Dataset:
-    """CIFAR-10 from a prepared file or from the python batches below `data.root`."""
+    """CIFAR-10 from the python batches below `data.root`."""
     root = Path(config.root)
-    if (root / "cifar-10.h5").exists():
-        return read_dataset(root / "cifar-10.h5")
     folder = root / "cifar-10-batches-py"
     if folder.is_dir():
         return read_cifar_10(folder)

@@ -10,7 +10,7 @@ from collections import Counter
 
 from fedmpi.sweep.points import Point
 from fedmpi.sweep.results import RUNNING, Store, folder_names
-from fedmpi.terminal import duration
+from fedmpi.terminal import duration, is_terminal
 
 
 class Screen:
@@ -19,7 +19,7 @@ class Screen:
     def __init__(self, store: Store, points: list[Point]) -> None:
         self._store, self._points = store, points
         self._out = sys.stdout  # runs redirect theirs
-        self._is_terminal = self._out.isatty()
+        self._is_terminal = is_terminal(self._out)
         self._begin = time.time()
         self._next = self._next_line = 0.0
         # Runs that ended before this job are counted, not told again.

@@ -141,10 +141,13 @@ def _do(job: Job, group: Comm, point: Point, warmup: str, redraw: Callable[[], N
             job.store.note(point.name, outcome)
             raise
     except Exception as error:
-        place = f" on rank {group.rank} of its {group.size}" if group.size > 1 else ""
+        agreed = getattr(error, "agreed", False)  # met by one rank, raised by all of the group
+        rank = error.rank if agreed else group.rank
+        place = f" on rank {rank} of its {group.size}" if group.size > 1 else ""
         outcome = _failure(point, f"{type(error).__name__}{place}: {error}")
-        (job.store.notes / f"{point.name}.traceback").write_text(traceback.format_exc())
-        if group.size > 1:  # the other ranks wait in a collective: only the end of the job frees them
+        if rank == group.rank:
+            (job.store.notes / f"{point.name}.traceback").write_text(traceback.format_exc())
+        if group.size > 1 and not agreed:  # the others wait in a collective: only the job's end frees them
             job.store.note(point.name, outcome)
             raise
     if group.is_root:

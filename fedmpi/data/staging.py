@@ -1,0 +1,41 @@
+"""A copy of a prepared data file on a node's own disk (`data.stage`), for runs that come after this one.
+
+Shared file systems are slow when many jobs open the same file. Invariant: a copy is named after the file it
+was made of, its size and its time, so an old one is never taken for a new one; it appears whole or not at
+all, and what is read from it is checked like any prepared file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+from fedmpi.errors import OutputError, UserError
+from fedmpi.storage.files import write_contended
+
+
+def staged(path: Path, stage: str) -> Path:
+    """The copy of a file in the folder `stage`, made if need be; the file itself if that fails."""
+    folder = Path(os.path.expanduser(os.path.expandvars(stage)))
+    if "$" in str(folder):
+        raise UserError(
+            f'config data.stage = "{stage}": a variable in it is not set on {os.uname().nodename}; SLURM '
+            "clusters set $TMPDIR or $SLURM_TMPDIR, or name a folder"
+        )
+    try:
+        seen = path.resolve().stat()
+    except OSError as error:
+        raise UserError(f"data file {path}: cannot be read ({error.strerror})") from None
+    identity = f"{path.resolve()} {seen.st_size} {seen.st_mtime_ns}"
+    copy = folder / f"fedmpi-{path.stem}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.h5"
+    if copy.exists():
+        return copy
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_contended(copy, path.read_bytes())
+    except (OSError, OutputError) as error:
+        print(f"note: no copy in data.stage ({error}); reading {path} itself", file=sys.stderr, flush=True)
+        return path
+    return copy

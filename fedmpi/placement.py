@@ -1,0 +1,135 @@
+"""Which rank computes where: a table for people at the start of a run, and in its file.
+
+Invariant: pure functions of what each rank says of itself; nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+_MOST_LINES = 16
+
+
+@dataclass(frozen=True)
+class Place:
+    """What one rank says of itself."""
+
+    rank: int
+    host: str
+    node_rank: int
+    device: str  # "cpu", "cuda:1"
+    name: str  # "cpu", "NVIDIA A100"
+    cores: tuple[int, ...]  # that it may run on
+    core_quota: float | None  # cores that its container may use at a time; None without a limit
+    threads: int
+    visible_gpus: int
+    note: str = ""  # what it found odd
+
+
+def usable_cores() -> tuple[int, ...]:
+    """The cores that this process may run on: what the launcher bound it to, and SLURM's cgroup allows."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def to_json(places: Sequence[Place]) -> str:
+    """For an attribute of the result file."""
+    return json.dumps([asdict(place) for place in places])
+
+
+def from_json(text: str) -> list[Place]:
+    """What `to_json` wrote."""
+    return [Place(**entry | {"cores": tuple(entry["cores"])}) for entry in json.loads(text)]
+
+
+def core_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """How many cores the control group lets this process use at a time; None without a limit."""
+    for name, divide in (("cpu.max", None), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            words = (root / name).read_text().split()
+            quota = words[0]
+            period = words[1] if divide is None else (root / divide).read_text()
+            return None if quota in ("max", "-1") else float(quota) / float(period)
+        except (OSError, ValueError, IndexError, ZeroDivisionError):
+            continue
+    return None
+
+
+def table(places: Sequence[Place]) -> list[str]:
+    """One line for each device of each host: who computes there."""
+    by_device: dict[tuple[str, str, str], list[Place]] = defaultdict(list)
+    for place in places:
+        by_device[place.host, place.device, place.name].append(place)
+    width = max((len(host) for host, _, _ in by_device), default=0)
+    lines = []
+    for (host, device, name), here in by_device.items():
+        threads = f", {here[0].threads} threads each" if here[0].threads > 1 else ""
+        what = f"{device} ({name})" if device != name else f"{device}, {_cores(here)}{threads}"
+        lines.append(
+            f"{host:<{width}}  rank{'s' * (len(here) > 1)} {_ranges([p.rank for p in here])}: {what}"
+        )
+    if len(lines) > _MOST_LINES:
+        lines[_MOST_LINES - 1 :] = [f"... and {len(lines) - _MOST_LINES + 1} devices more: `fedmpi info`"]
+    return lines
+
+
+def notes(places: Sequence[Place]) -> list[str]:
+    """What is likely not meant, one sentence each."""
+    found = [place.note for place in places if place.note]
+    by_host: dict[str, list[Place]] = defaultdict(list)
+    for place in places:
+        by_host[place.host].append(place)
+    for host, here in by_host.items():
+        computing = sum(place.threads for place in here if place.device == "cpu")
+        cores = _num_cores(here)
+        if computing > cores:
+            found.append(
+                f"{computing} threads of {len(here)} ranks share {_cores(here)} of {host}: "
+                "use fewer ranks, or ask for more cores (SLURM: --cpus-per-task)"
+            )
+        used = {place.device for place in here if place.device != "cpu"}
+        if used and len(used) < max(place.visible_gpus for place in here):
+            found.append(
+                f"{host}: {max(place.visible_gpus for place in here)} GPUs are visible, {len(used)} used: "
+                "one rank uses one GPU"
+            )
+    kinds = sorted({"CPU" if place.device == "cpu" else place.name for place in places})
+    if len(kinds) > 1:
+        found.append(
+            f"ranks on {' and '.join(kinds)}: other kinds of devices round differently, so bits depend on "
+            "who trains whom; `run.device` chooses one kind"
+        )
+    return list(dict.fromkeys(found))
+
+
+def _num_cores(here: Sequence[Place]) -> float:
+    """Cores that the ranks of a host have among them."""
+    cores = len(set(itertools.chain.from_iterable(place.cores for place in here)))
+    return cores if here[0].core_quota is None else min(cores, here[0].core_quota)
+
+
+def _cores(here: Sequence[Place]) -> str:
+    cores = _num_cores(here)
+    return f"{cores:g} core{'s' * (cores != 1)}"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Whole numbers for people.
+
+    >>> _ranges([0, 1, 2, 5, 7, 8])
+    '0-2, 5, 7-8'
+    """
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
