@@ -24,7 +24,10 @@ from tests.launch.test_sweep import SLOW, SWEEP
 
 HERE = Path(__file__).parent
 can_run = os.geteuid() == 0 and (shutil.which("slurmctld") or shutil.which("apt-get"))
-pytestmark = pytest.mark.skipif(not can_run, reason="a real SLURM needs root and Debian's packages")
+pytestmark = [
+    pytest.mark.skipif(not can_run, reason="a real SLURM needs root and Debian's packages"),
+    pytest.mark.xdist_group("slurm"),  # one cluster for all, where tests run side by side
+]
 
 
 class Cluster:
@@ -57,10 +60,13 @@ class Cluster:
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 
-    def submit(self, folder: Path, request: Request, sleep: float = 0.0) -> str:
+    def submit(
+        self, folder: Path, request: Request, *options: str, sleep: float = 0.0, **extra: str
+    ) -> str:
         (folder / "job.sh").write_text(job_script(request))
-        options = ["--parsable", "--output=log", "--mem-per-cpu=100"]
-        return self.call("sbatch", *options, "job.sh", folder=folder, FEDMPI_TEST_SLEEP=str(sleep))
+        options = ("--parsable", "--output=log", "--mem-per-cpu=100", *options)
+        extra = {"FEDMPI_TEST_SLEEP": str(sleep), **extra}
+        return self.call("sbatch", *options, "job.sh", folder=folder, **extra)
 
     def wait(self, job: str, folder: Path, seconds: float = 120) -> str:
         """Until the job has left the queue; its log."""
@@ -145,6 +151,46 @@ def test_a_node_that_fails(cluster, folder, alone):
     run = fedmpi.load_run(folder / "r.h5")
     assert run.status == "done", log
     assert first_difference(run, alone) is None
+
+
+def test_the_time_limit(cluster, folder, alone):
+    """SLURM's own signal before the time is up: checkpoint, requeue, done, with the bits of a run alone."""
+    request = Request("c.toml", "r.h5", "10", nodes=2, ranks_per_node=2)
+    job = cluster.submit(folder, request, "--time=1", "--signal=B:USR1@10", sleep=0.7)
+    log = cluster.wait(job, folder)
+    assert f"requeueing job {job}" in log
+    assert log.count("go on with: fedmpi resume r.h5") == 1
+    run = fedmpi.load_run(folder / "r.h5")
+    assert run.status == "done", log
+    assert run.attributes["legs"].count('"utc"') == 2
+    assert first_difference(run, alone) is None
+
+
+def test_scancel(cluster, folder, alone):
+    """A job that is cancelled in mid-run is gone in seconds; its file is whole, and the run can go on."""
+    job = cluster.submit(folder, Request("c.toml", "r.h5", "10", nodes=2, ranks_per_node=2), sleep=0.04)
+    wait_for_rounds(folder / "r.h5", 6)
+    cluster.call("scancel", job)
+    log = cluster.wait(job, folder, seconds=30)
+    assert fedmpi.load_run(folder / "r.h5").status in ("running", "stopped"), log
+    cluster.call("fedmpi", "resume", "r.h5", folder=folder)
+    assert first_difference(fedmpi.load_run(folder / "r.h5"), alone) is None
+
+
+@pytest.mark.parametrize("launcher", ["srun", "mpirun"])
+@pytest.mark.parametrize("fault", ["raise", "exit"])
+def test_a_rank_that_fails_ends_the_job(cluster, folder, launcher, fault):
+    """An exception on one rank of another node, or its sudden death, hangs under neither launcher."""
+    text = SLOW.replace("slow_model", "faulty_model").replace(
+        "clients_per_round = 3", "clients_per_round = 7"
+    )
+    (folder / "c.toml").write_text(text)
+    request = Request("c.toml", "r.h5", "10", nodes=2, ranks_per_node=2, launcher=launcher)
+    job = cluster.submit(folder, request, FEDMPI_TEST_RANK="3", FEDMPI_TEST_FAULT=fault)
+    log = cluster.wait(job, folder, seconds=60)
+    assert "JobState=FAILED" in cluster.call("scontrol", "show", "job", job), log
+    assert ("error on rank 3 of 4: round" in log) == (fault == "raise"), log
+    assert "requeueing" not in log
 
 
 def test_a_sweep_as_an_array(cluster, folder):

@@ -27,15 +27,21 @@ SHIPPED = {
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_shipped_scripts(name, monkeypatch, capsys):
-    """Scripts in jobs/ are what `fedmpi slurm` writes, and shellcheck has nothing to say about them."""
+    """Scripts in jobs/ are what `fedmpi slurm` writes."""
     monkeypatch.chdir(ROOT)
     with pytest.raises(SystemExit) as ended:
         main(["slurm", *SHIPPED[name].split()])
     assert ended.value.code == 0
     assert (ROOT / "jobs" / name).read_text() == capsys.readouterr().out
     subprocess.run(["bash", "-n", ROOT / "jobs" / name], check=True)
-    if shutil.which("shellcheck"):
-        subprocess.run(["shellcheck", ROOT / "jobs" / name], check=True)
+
+
+@pytest.mark.skipif(not shutil.which("shellcheck"), reason="no shellcheck: apt-get install shellcheck")
+def test_shellcheck_has_nothing_to_say():
+    """About any script in jobs/, nor about those that start a SLURM for the tests."""
+    scripts = [*(ROOT / "jobs").glob("*.sh"), *(ROOT / "tests" / "slurm").glob("*.sh")]
+    assert len(scripts) >= 10
+    subprocess.run(["shellcheck", "--source-path", ROOT, *scripts], check=True, cwd=ROOT)
 
 
 def test_what_a_script_asks_for():
