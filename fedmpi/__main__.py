@@ -48,6 +48,10 @@ def _dispatch(args: argparse.Namespace) -> int:
         from fedmpi.sweep.best import best
 
         return best(args.folder, args.metric, args.last, everything=args.all)
+    if args.command == "reproduce":
+        from fedmpi.commands.reproduce import reproduce
+
+        return reproduce(args)
     if args.command == "slurm":
         from fedmpi.commands.slurm import slurm
 

@@ -93,6 +93,13 @@ def _add_sweeping(commands: argparse._SubParsersAction) -> None:
     best.add_argument("--last", type=_positive, default=1, help="average this many last evaluations")
     best.add_argument("--all", action="store_true", help="all settings, best first")
 
+    reproduce = commands.add_parser(
+        "reproduce", help="a published experiment from scratch, with its figure and table"
+    )
+    reproduce.add_argument("name", help="such as periodic, methods, intervals; a wrong one lists all")
+    reproduce.add_argument("--quick", action="store_true", help="in minutes: fewer images, rounds, seeds")
+    reproduce.add_argument("--out", metavar="DIR", help="folder (default: reproduced/NAME)")
+
 
 def _add_slurm(commands: argparse._SubParsersAction) -> None:
     job = commands.add_parser("slurm", help="write a SLURM job script for a config or a sweep")

@@ -6,6 +6,7 @@ import argparse
 import math
 import time
 from collections import Counter
+from pathlib import Path
 
 from fedmpi import mpi
 from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_FAILURE, EXIT_STOPPED, UserError
@@ -34,7 +35,9 @@ def sweep(args: argparse.Namespace) -> int:
             from fedmpi.sweep.trial import dry_run
 
             return dry_run(world, group, points, math.ceil(world.size / width))
-        return _do_all(args, world, group, points, stop)
+        # The whole plan is noted, also by a job that does one run of it.
+        plan = world.on_root(lambda: load_sweep(args.sweep))
+        return do_sweep(world, group, points, plan, args.out, args.sweep, stop)
 
 
 def _choose(points: list[Point], index: int | None) -> list[Point]:
@@ -43,17 +46,22 @@ def _choose(points: list[Point], index: int | None) -> list[Point]:
     return points if index is None else [points[index]]
 
 
-def _do_all(
-    args: argparse.Namespace, world: mpi.Comm, group: mpi.Comm, points: list[Point], stop: StopRequest
+def do_sweep(
+    world: mpi.Comm,
+    group: mpi.Comm,
+    points: list[Point],
+    plan: list[Point],
+    folder: str | Path,
+    name: str,
+    stop: StopRequest,
 ) -> int:
-    """Collective. The groups work on their own; all meet again when the last one is done."""
+    """Collective. Do `points` of `plan`. The groups work on their own; all meet when the last is done."""
     from fedmpi.sweep.screen import Screen
     from fedmpi.sweep.warmup import shared_warmups
     from fedmpi.sweep.work import Job, work  # here, since torch takes seconds to load
 
-    store = Store(args.out)
-    # The whole plan is noted, also by a job that does one run of it.
-    world.where(world.is_root, lambda: store.create(load_sweep(args.sweep)))
+    store = Store(folder)
+    world.where(world.is_root, lambda: store.create(plan))
     world.where(world.is_root, store.write_index)
     began = world.on_root(time.time)
     stop.limit(points[0].config.run.max_minutes)
@@ -65,7 +73,7 @@ def _do_all(
     screen = Screen(store, points) if world.is_root else None
     if screen:
         print(
-            f"fedmpi sweep {args.sweep}: {len(points)} runs, {world.size} rank{'s' * (world.size > 1)}, "
+            f"fedmpi sweep {name}: {len(points)} runs, {world.size} rank{'s' * (world.size > 1)}, "
             f"{math.ceil(world.size / group.size)} at a time, into {store.folder}",
             flush=True,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fedmpi.errors import EXIT_DONE, UserError, did_you_mean
@@ -21,6 +22,7 @@ class Group:
     settings: dict[str, Any]
     values: list[float]  # of the runs that are done
     num_seeds: int
+    paths: list[Path]  # of all runs
 
     @property
     def mean(self) -> float:
@@ -38,9 +40,14 @@ def best(folder: str, metric: str, last: int, *, everything: bool = False) -> in
     """Print the best settings of each method by a metric: lowest loss, highest accuracy."""
     if metric not in METRICS:
         raise UserError(f"--metric {metric}: unknown; {did_you_mean(metric, METRICS)}")
-    groups = collect(Store(folder), metric, last)
+    print_best(collect(Store(folder), metric, last), metric, everything=everything)
+    return EXIT_DONE
+
+
+def print_best(groups: list[Group], metric: str, *, everything: bool = False) -> None:
+    """A table of each method's best setting, or of all of them, best first."""
     sign = -1 if metric.endswith("accuracy") else 1
-    complete = [g for g in groups if len(g.values) == g.num_seeds]
+    complete = _complete(groups)
     unfinished = sum(g.num_seeds - len(g.values) for g in groups)
     rows = []
     for method in dict.fromkeys(group.method for group in groups):
@@ -54,7 +61,19 @@ def best(folder: str, metric: str, last: int, *, everything: bool = False) -> in
             f"{unfinished} of {sum(g.num_seeds for g in groups)} runs have no result (diverged, failed or "
             "not done); settings without all their seeds are left out"
         )
-    return EXIT_DONE
+
+
+def best_groups(groups: list[Group], metric: str) -> list[Group]:
+    """The best setting of each method: lowest loss, highest accuracy."""
+    choose = max if metric.endswith("accuracy") else min
+    by_method: dict[str, list[Group]] = {}
+    for group in _complete(groups):
+        by_method.setdefault(group.method, []).append(group)
+    return [choose(some, key=lambda group: group.mean) for some in by_method.values()]
+
+
+def _complete(groups: list[Group]) -> list[Group]:
+    return [group for group in groups if len(group.values) == group.num_seeds]
 
 
 def collect(store: Store, metric: str, last: int = 1) -> list[Group]:
@@ -62,7 +81,7 @@ def collect(store: Store, metric: str, last: int = 1) -> list[Group]:
     found: dict[str, Group] = {}
     for entry in store.plan():
         key = repr((entry["method"], sorted(entry["settings"].items(), key=lambda item: item[0])))
-        group = found.get(key) or Group(entry["method"], entry["settings"], [], 0)
+        group = found.get(key) or Group(entry["method"], entry["settings"], [], 0, [])
         outcome = store.outcome(entry["name"])
         values = list(group.values)
         if outcome is not None and outcome.status == DONE:
@@ -70,7 +89,8 @@ def collect(store: Store, metric: str, last: int = 1) -> list[Group]:
                 v for v in load_table(store.run_path(entry["name"]), "eval")[metric] if math.isfinite(v)
             ]
             values += [statistics.fmean(map(float, seen[-last:]))] if seen else []
-        found[key] = Group(group.method, group.settings, values, group.num_seeds + 1)
+        paths = [*group.paths, store.run_path(entry["name"])]
+        found[key] = Group(group.method, group.settings, values, group.num_seeds + 1, paths)
     return list(found.values())
 
 

@@ -59,23 +59,27 @@ class Point:
         return repr(sorted(kept.items()))
 
 
-def load_sweep(path: str | Path) -> list[Point]:
-    """All runs of a sweep file, in order; every problem of it and of its configs is one ConfigError."""
+def load_sweep(path: str | Path, *, base: str | None = None, seeds: list[int] | None = None) -> list[Point]:
+    """All runs of a sweep file, in order; every problem of it and of its configs is one ConfigError.
+
+    `base` and `seeds` take the place of what the file says.
+    """
     text, source = validate.read_text(path), str(path)
     try:
         sweep = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError([f"not valid TOML: {error}"], source) from None
+    sweep |= {key: value for key, value in (("base", base), ("seeds", seeds)) if value is not None}
     problems = list(_problems(sweep, source))
     if problems:
         raise ConfigError(problems, source)
-    base = Path(path).parent / sweep["base"]
-    base_text = validate.read_text(base)
+    base_path = Path(path).parent / sweep["base"]
+    base_text = validate.read_text(base_path)
     points, problems = [], []
     for index, (case, axes, settings, seed) in enumerate(_combinations(sweep)):
         name = _file_name(case, axes if case else settings, seed)
         try:
-            config = _config(base_text, base, settings | {"run.seed": seed, "run.name": name})
+            config = _config(base_text, base_path, settings | {"run.seed": seed, "run.name": name})
         except ConfigError as error:
             problems += [p.replace("(--set)", f"({source})") for p in error.problems]
             continue

@@ -1,0 +1,64 @@
+"""`fedmpi reproduce`: a published experiment from scratch, ending with its figure and its table."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from fedmpi import mpi
+from fedmpi.commands.sweep import do_sweep
+from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_FAILURE, EXIT_STOPPED, UserError, did_you_mean
+from fedmpi.reproduce import HERE, RECIPES, Recipe
+from fedmpi.stopping import StopRequest
+from fedmpi.sweep.best import Group, best_groups, collect, print_best
+from fedmpi.sweep.points import Point, load_sweep
+from fedmpi.sweep.results import Store
+
+
+def reproduce(args: argparse.Namespace) -> int:
+    """Collective. All runs that are left, then figure and table; the exit status of the worst sweep."""
+    if args.name not in RECIPES:
+        raise UserError(f"reproduce {args.name}: unknown experiment; {did_you_mean(args.name, RECIPES)}")
+    recipe = RECIPES[args.name]
+    folder = Path(args.out or f"reproduced/{args.name}{'-quick' * args.quick}")
+    stop = StopRequest().listen()
+    with mpi.session() as world:
+        if world.is_root:
+            print(f"fedmpi reproduce {args.name}: {recipe.claim}", flush=True)
+        statuses = []
+        for name in recipe.sweeps:
+            points = world.on_root(lambda name=name: _points(recipe, name, quick=args.quick))
+            statuses.append(
+                do_sweep(world, world.split(world.rank), points, points, folder / name, name, stop)
+            )
+            if statuses[-1] == EXIT_STOPPED:
+                return EXIT_STOPPED
+        if world.is_root:
+            _show(recipe, [Store(folder / name) for name in recipe.sweeps], folder)
+    return next((code for code in (EXIT_FAILURE, EXIT_DIVERGED) if code in statuses), EXIT_DONE)
+
+
+def _points(recipe: Recipe, name: str, *, quick: bool) -> list[Point]:
+    """The runs of one sweep of a recipe."""
+    if not quick or not recipe.quick_base:
+        return load_sweep(HERE / f"{name}.toml")
+    return load_sweep(HERE / f"{name}.toml", base=f"{recipe.quick_base}.toml", seeds=[1])
+
+
+def _show(recipe: Recipe, stores: list[Store], folder: Path) -> None:
+    """Rank 0: the table of best settings on the screen, the figure beside the runs."""
+    from fedmpi.plots import plot
+
+    groups = [group for store in stores for group in collect(store, recipe.metric, recipe.last)]
+    print()
+    print_best(groups, recipe.metric, everything=not recipe.only_best)
+    shown = best_groups(groups, recipe.metric) if recipe.only_best else groups
+    paths = [path for group in shown for path in _drawable(group)]
+    if paths:
+        plot([str(path) for path in paths], str(folder / "figure.png"), recipe.preset)
+
+
+def _drawable(group: Group) -> list[Path]:
+    """The runs of a setting, unless it left all reason: its curve would press the others flat."""
+    return group.paths if group.values and math.isfinite(group.mean) else []

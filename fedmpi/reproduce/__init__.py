@@ -1,0 +1,61 @@
+"""Published experiments as recipes: which sweeps, what figure, and what the figure should show.
+
+The sweeps and their base configs lie beside this file. Invariant: a quick version differs from the whole
+one only in its base (fewer images and rounds) and in taking the first seed alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One experiment."""
+
+    claim: str  # the paper's sentence, in our words
+    sweeps: tuple[str, ...]  # files here, without .toml
+    preset: str  # of `fedmpi plot`
+    metric: str = "train_loss"
+    last: int = 5  # evaluations that the table averages: rates that swing must not win by luck
+    only_best: bool = False  # the figure shows each method at its best setting
+    quick_base: str = ""  # file here, without .toml; empty where the whole experiment takes seconds
+
+
+RECIPES = {
+    "periodic": Recipe(
+        "under periodic participation Amplified SCAFFOLD reaches the lowest loss (Crawshaw & Liu 2024)",
+        ("periodic",), "methods", quick_base="periodic-quick",
+    ),
+    "periodic-grid": Recipe(
+        "the rates that `periodic` takes for MIFA, FedAU, FedVARP and FOCUS lie inside their grid",
+        ("periodic-grid",), "rates", quick_base="periodic-quick",
+    ),
+    "methods": Recipe(
+        "with amplification FedAvg beats waiting for all clients and FedAvg without amplification",
+        ("rates", "waiting"), "methods", only_best=True, quick_base="paper-quick",
+    ),
+    "rates": Recipe(
+        "amplification allows a smaller rate; large rates do not converge under periodic participation",
+        ("rates",), "rates", quick_base="paper-quick",
+    ),
+    "intervals": Recipe(
+        "P = 500, the cycle of participation, is best or close to it, and a much smaller P is worse",
+        ("intervals",), "intervals", quick_base="paper-quick",
+    ),
+    "amplification": Recipe(
+        "a larger amplification factor is faster, until it gets unstable",
+        ("amplification",), "amplification", quick_base="paper-quick",
+    ),
+    "regularized": Recipe(
+        "with everybody available, permutation is marginally better than independent draws",
+        ("regularized",), "regularized", quick_base="paper-quick",
+    ),
+    "appendix": Recipe(
+        "amplified small steps reach the optimum that large steps circle around",
+        ("appendix",), "appendix", last=1,
+    ),
+}  # fmt: skip
