@@ -26,12 +26,10 @@ def reproduce(args: argparse.Namespace) -> int:
     with mpi.session() as world:
         if world.is_root:
             print(f"fedmpi reproduce {args.name}: {recipe.claim}", flush=True)
-        statuses = []
+        alone, statuses = world.split(world.rank), []
         for name in recipe.sweeps:
             points = world.on_root(lambda name=name: _points(recipe, name, quick=args.quick))
-            statuses.append(
-                do_sweep(world, world.split(world.rank), points, points, folder / name, name, stop)
-            )
+            statuses.append(do_sweep(world, alone, points, points, folder / name, name, stop))
             if statuses[-1] == EXIT_STOPPED:
                 return EXIT_STOPPED
         if world.is_root:

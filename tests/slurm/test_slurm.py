@@ -156,13 +156,13 @@ def test_a_node_that_fails(cluster, folder, alone):
 def test_the_time_limit(cluster, folder, alone):
     """SLURM's own signal before the time is up: checkpoint, requeue, done, with the bits of a run alone."""
     request = Request("c.toml", "r.h5", "10", nodes=2, ranks_per_node=2)
-    job = cluster.submit(folder, request, "--time=1", "--signal=B:USR1@10", sleep=0.7)
+    job = cluster.submit(folder, request, "--time=1", "--signal=B:USR1@10", sleep=0.5)
     log = cluster.wait(job, folder)
     assert f"requeueing job {job}" in log
-    assert log.count("go on with: fedmpi resume r.h5") == 1
+    stops = log.count("go on with: fedmpi resume r.h5")
     run = fedmpi.load_run(folder / "r.h5")
     assert run.status == "done", log
-    assert run.attributes["legs"].count('"utc"') == 2
+    assert run.attributes["legs"].count('"utc"') == stops + 1 >= 2
     assert first_difference(run, alone) is None
 
 
