@@ -11,7 +11,7 @@ import itertools
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -90,13 +90,18 @@ def load_sweep(path: str | Path, *, base: str | None = None, seeds: list[int] | 
 
 
 def experiment(config: Config) -> dict[str, Any]:
-    """Settings by "section.key" that must stay as they are while a run goes on."""
-    flat = {
-        f"{section.name}.{key.name}": getattr(getattr(config, section.name), key.name)
-        for section in fields(config)
-        if getattr(config, section.name) is not None
-        for key in fields(getattr(config, section.name))
-    }
+    """Settings by "section.key" that must stay as they are while a run goes on.
+
+    Those at their default are left out: a later version of fedmpi, with more keys, finds the same settings.
+    """
+    flat = {}
+    for section in fields(config):
+        chosen = getattr(config, section.name)
+        for key in fields(chosen) if chosen is not None else ():
+            value = getattr(chosen, key.name)
+            default = key.default if key.default is not MISSING else key.default_factory()
+            if value != default or key.metadata["required"]:
+                flat[f"{section.name}.{key.name}"] = value
     return {key: value for key, value in flat.items() if key not in MAY_CHANGE}
 
 

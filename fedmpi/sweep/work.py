@@ -190,7 +190,7 @@ def _changes(path: Path, point: Point) -> list[str]:
     stored = parse(str(read_attributes(path)["config"]), f"{path} (its config)")
     old, new = experiment(stored), experiment(point.config)
     if point.config.algorithm.engine == "auto":  # the file holds what was decided
-        old["algorithm.engine"] = "auto"
+        old.pop("algorithm.engine", None)
     different = [key for key in new.keys() | old.keys() if old.get(key) != new.get(key)]
     if different:
         raise UserError(

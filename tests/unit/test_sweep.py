@@ -13,7 +13,7 @@ import pytest
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.sweep import claims
 from fedmpi.sweep.best import best, collect
-from fedmpi.sweep.points import load_sweep
+from fedmpi.sweep.points import experiment, load_sweep
 from fedmpi.sweep.results import Outcome, Store, outcome_of
 from tests.conftest import SMALL
 from tests.unit.run_files import finished_run
@@ -207,6 +207,16 @@ def test_what_is_left_to_do(finished, write):
     assert not store.is_final(points[0], failed, since=101.0)
     store.run_path(points[0].name).unlink()
     assert not store.is_final(points[0], store.outcome(points[0].name))
+
+
+def test_a_default_that_is_written_out_is_the_same_experiment(write):
+    """Keys at their default do not count: a version of fedmpi with more keys goes on with old sweeps."""
+    plain = load_sweep(write("seeds = [1]\n"))[0]
+    text = '[grid]\n"run.threads" = [1]\n"algorithm.amplification" = [1.0]\n'
+    spelt = load_sweep(write(f"seeds = [1]\n{text}"))[0]
+    other = load_sweep(write('seeds = [1]\n[grid]\n"algorithm.amplification" = [2.0]\n'))[0]
+    assert "run.threads" not in experiment(spelt.config)
+    assert spelt.digest == plain.digest != other.digest
 
 
 def test_another_experiment_is_refused(finished, write):
