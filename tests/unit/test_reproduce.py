@@ -1,0 +1,65 @@
+"""Recipes of published experiments: complete, valid, and known to plot and sweep."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedmpi.__main__ import main
+from fedmpi.commands.reproduce import _points
+from fedmpi.plots import PRESETS
+from fedmpi.reproduce import HERE, RECIPES
+from fedmpi.sweep.best import Group, best_groups
+from fedmpi.sweep.results import METRICS
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_are_valid(name):
+    """All their sweeps load, whole and quick; the quick one has one seed and fewer rounds."""
+    recipe = RECIPES[name]
+    assert recipe.preset in PRESETS
+    assert recipe.metric in METRICS
+    for sweep in recipe.sweeps:
+        whole, quick = (_points(recipe, sweep, quick=q) for q in (False, True))
+        if recipe.quick_base:
+            assert {point.seed for point in quick} == {1}
+            assert {point.config.data.dataset for point in quick} == {"fashion-mini"}
+            assert quick[0].config.run.num_rounds <= whole[0].config.run.num_rounds
+        assert len({point.name for point in whole}) == len(whole)
+
+
+def test_no_file_is_forgotten():
+    """Every file beside the recipes is a sweep or a base of one."""
+    sweeps = {sweep for recipe in RECIPES.values() for sweep in recipe.sweeps}
+    files = {path.stem for path in HERE.glob("*.toml")}
+    bases = {stem for stem in files if stem.endswith(("-base", "-quick"))}
+    assert sweeps == files - bases
+
+
+def test_the_paper_is_kept_where_it_is_not_shortened():
+    """N, S, I, batch, similarity, groups, warm-up and P are the paper's."""
+    config = _points(RECIPES["rates"], "rates", quick=False)[0].config
+    assert (config.data.num_clients, config.participation.clients_per_round) == (250, 10)
+    assert (config.algorithm.local_steps, config.algorithm.batch_size) == (5, 16)
+    assert (config.data.similarity, config.participation.num_groups) == (0.05, 5)
+    assert (config.participation.rounds_per_group, config.algorithm.amplify_every) == (100, 500)
+    assert (config.warmup.num_rounds, config.warmup.local_lr) == (2000, 0.1)
+
+
+def test_the_best_setting_of_each_method():
+    """Lowest loss or highest accuracy, among settings that have all their seeds."""
+    groups = [
+        Group("a", {"x": 1}, [0.5, 0.7], 2, []),
+        Group("a", {"x": 2}, [0.4, 0.4], 2, []),
+        Group("a", {"x": 3}, [0.1], 2, []),
+        Group("b", {"x": 1}, [0.9], 1, []),
+    ]
+    assert [g.settings["x"] for g in best_groups(groups, "train_loss")] == [2, 1]
+    assert [g.settings["x"] for g in best_groups(groups, "test_accuracy")] == [1, 1]
+
+
+def test_an_unknown_experiment_lists_those_there_are(capsys):
+    """Status 2, and the nearest name."""
+    with pytest.raises(SystemExit) as left:
+        main(["reproduce", "intervalls"])
+    assert left.value.code == 2
+    assert "did you mean intervals?" in capsys.readouterr().err
