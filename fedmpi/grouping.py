@@ -11,7 +11,7 @@ from fedmpi.storage.reader import Run
 from fedmpi.storage.runs import flat_config
 
 # Keys that change neither the experiment nor its results.
-_BESIDE = {"data.root", "run.seed", "run.name", "run.device", "run.cuda_aware"} | {
+_BESIDE = {"data.root", "run.seed", "run.name", "run.tensorboard", "run.device", "run.cuda_aware"} | {
     f"run.{key}" for key in ("checkpoint_every", "checkpoint_minutes", "max_minutes")
 }
 _FEW = 7  # groups that have a colour of their own

@@ -9,6 +9,7 @@ from collections import Counter
 
 from fedmpi import mpi
 from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_FAILURE, EXIT_STOPPED, UserError
+from fedmpi.events import require_tensorboard
 from fedmpi.stopping import StopRequest
 from fedmpi.storage.schema import DIVERGED
 from fedmpi.sweep.points import Point, load_sweep
@@ -51,6 +52,8 @@ def _do_all(
     from fedmpi.sweep.warmup import shared_warmups
     from fedmpi.sweep.work import Job, work  # here, since torch takes seconds to load
 
+    wants_events = any(point.config.run.tensorboard for point in points)
+    world.where(world.is_root and wants_events, require_tensorboard)
     store = Store(args.out)
     # The whole plan is noted, also by a job that does one run of it.
     world.where(world.is_root, lambda: store.create(load_sweep(args.sweep)))
