@@ -8,7 +8,7 @@ import numpy as np
 
 from fedmpi.errors import UserError
 from fedmpi.grouping import Group
-from fedmpi.plots import COLOURS, tidy
+from fedmpi.plots.style import COLOURS, tidy
 from fedmpi.report.collect import phases
 from fedmpi.storage.reader import Run
 
