@@ -12,11 +12,12 @@ import pytest
 from fedmpi.errors import UserError
 from fedmpi.grouping import group_runs
 from fedmpi.plots import plot
+from fedmpi.plots.command import PRESETS
 from fedmpi.plots.curves import moving_average, moving_spread
 from fedmpi.storage.files import replacing
 from fedmpi.storage.reader import load_run
 from fedmpi.storage.writer import RunWriter
-from tests.unit.run_files import add_rounds, attributes, create_run, finished_run
+from tests.unit.run_files import add_rounds, always_run, attributes, create_run, finished_run
 
 
 @pytest.fixture
@@ -157,7 +158,7 @@ def test_end_of_warm_up_is_marked(tmp_path, figures):
 def test_run_without_evaluations(tmp_path, fedmpi_cli):
     """A run that has only begun is told in a sentence, for curves and for every preset."""
     create_run(tmp_path / "run.h5")
-    for preset in (None, "rates", "participation", "timing", "appendix"):
+    for preset in (None, *PRESETS):
         with pytest.raises(UserError, match="nothing to draw"):
             plot([str(tmp_path / "run.h5")], str(tmp_path / "figure.png"), preset)
     assert fedmpi_cli("plot", "run.h5", "--out", "f.png").returncode == 2
@@ -254,6 +255,21 @@ def test_presets_draw(tmp_path, figures, preset):
         finished_run(tmp_path / f"{rate}.h5", f"algorithm.local_lr={rate}")
     assert plot([str(tmp_path)], str(tmp_path / "figure.png"), preset) == 0
     assert len(figures[0].axes) >= 3
+
+
+def test_regularized_against_independent(tmp_path, figures):
+    """Groups are named by the kind of participation; over a permutation's cycle it is exactly even."""
+    for selection in ("uniform", "permutation"):
+        always_run(tmp_path / f"{selection}.h5", selection, losses=(2.0, 1.0, 0.5))
+    plot([str(tmp_path)], str(tmp_path / "figure.png"), "regularized")
+    (figure,) = figures
+    seen = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert seen == ["permutation: regularized, P = 7", "uniform: independent"]
+    lines = {line.get_label(): line for line in figure.axes[-1].get_lines()}
+    assert 7 not in lines["permutation: regularized, P = 7"].get_xdata()
+    assert list(lines["exactly 0"].get_xdata())[:2] == [7, 14]
+    # One of seven clients has all the weight: 7 * ((1 - 1/7)^2 + 6 / 49).
+    assert lines["uniform: independent"].get_ydata()[0] == pytest.approx(6)
 
 
 def test_timing(tmp_path, figures):

@@ -35,7 +35,7 @@ def evenness(run: Run) -> Evenness:
     columns = (table[name].to_numpy() for name in ("round", "client", "weight"))
     q = theory.Weights(*columns, rounds, len(run.clients))
     even = theory.regularized_interval(q)
-    periods = np.array(theory.interval_grid(rounds, even))
+    periods = np.array(theory.interval_grid(rounds, even) if rounds else [], int)
     factors = np.array([theory.delta2_factors(q, period).mean() for period in periods.tolist()])
     return Evenness(_kind(run, even), periods, factors)
 
