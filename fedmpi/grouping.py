@@ -15,7 +15,8 @@ _BESIDE = {"data.root", "run.seed", "run.name", "run.tensorboard", "run.device",
     f"run.{key}" for key in ("checkpoint_every", "checkpoint_minutes", "max_minutes")
 }
 _FEW = 7  # groups that have a colour of their own
-_SEED_IN_NAME = re.compile(r"[\s,_-]*seed[\s=_-]*\d+", re.IGNORECASE)
+# A sweep ends long names, and those with blanks, with a digest of all settings, seed included.
+_SEED_IN_NAME = re.compile(r"[\s,_-]*seed[\s=_-]*\d+(_[0-9a-f]{8}$)?|_[0-9a-f]{8}$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

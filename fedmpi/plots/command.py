@@ -9,8 +9,8 @@ from pathlib import Path
 from fedmpi.errors import UserError, did_you_mean
 from fedmpi.grouping import Group, group_runs
 from fedmpi.plots.curves import draw_comparison, draw_curves
-from fedmpi.plots.regularized import draw_regularized
 from fedmpi.plots.presets import draw_appendix, draw_participation, draw_timing
+from fedmpi.plots.regularized import draw_regularized
 from fedmpi.plots.style import figure_target, save_figure
 from fedmpi.plots.trajectory import plot_trajectories
 from fedmpi.storage.reader import load_run
