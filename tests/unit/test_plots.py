@@ -248,9 +248,9 @@ def test_intervals_are_sorted_and_named_by_symbol(tmp_path, figures):
     assert len(axes) == 4
 
 
-@pytest.mark.parametrize("preset", ["methods", "rates", "amplification", "participation"])
+@pytest.mark.parametrize("preset", ["methods", "rates", "amplification"])
 def test_presets_draw(tmp_path, figures, preset):
-    """Each preset makes a figure of two runs."""
+    """Each comparison makes a figure of two runs."""
     for rate in (0.1, 0.2):
         finished_run(tmp_path / f"{rate}.h5", f"algorithm.local_lr={rate}")
     assert plot([str(tmp_path)], str(tmp_path / "figure.png"), preset) == 0
@@ -270,6 +270,15 @@ def test_regularized_against_independent(tmp_path, figures):
     assert list(lines["exactly 0"].get_xdata())[:2] == [7, 14]
     # One of seven clients has all the weight: 7 * ((1 - 1/7)^2 + 6 / 49).
     assert lines["uniform: independent"].get_ydata()[0] == pytest.approx(6)
+
+
+def test_each_participation_is_drawn_once(tmp_path, figures):
+    """Runs with the same participants share a row; others have their own."""
+    for rate in (0.1, 0.2):
+        finished_run(tmp_path / f"{rate}.h5", f"algorithm.local_lr={rate}")
+    always_run(tmp_path / "other.h5", "permutation", losses=(1.0,))
+    plot([str(tmp_path)], str(tmp_path / "figure.png"), "participation")
+    assert len(figures[0].axes) == 2 * 2
 
 
 def test_timing(tmp_path, figures):

@@ -58,7 +58,7 @@ def test_groups_are_seeds_of_one_config(tmp_path):
     [("x-seed1", "x-seed2"), ("x_seed-1_0123abcd", "x_seed-2_4567cdef"), ("x_0123abcd", "x_4567cdef")],
 )
 def test_seed_in_the_name_does_not_part_runs(tmp_path, names):
-    """Names that differ by the seed, or by the digest with which a sweep ends long names, make one group."""
+    """Names that differ by the seed, or by the digest that ends a sweep's long names, make one group."""
     runs = [
         fedmpi.load_run(finished_run(tmp_path / f"{s}.h5", f"run.seed={s}", name=f"{name}.toml"))
         for s, name in enumerate(names)
