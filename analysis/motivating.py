@@ -12,7 +12,7 @@ from pathlib import Path
 import fedmpi
 from fedmpi import mpi, validate
 from fedmpi.commands.run import carry_out, prepare, record_anew
-from fedmpi.trajectory_plot import plot_trajectories
+from fedmpi.plots.trajectory import plot_trajectories
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs" / "motivating"
 # Upper row: gamma without amplification. Lower row: small gamma, amplified to the same gamma * eta.

@@ -161,7 +161,8 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
     plot.add_argument("--out", required=True, metavar="FIG.png", help="PNG, PDF or SVG file")
     plot.add_argument(
         "--preset",
-        help="methods, intervals (P), rates (gamma), amplification (eta), participation, timing, appendix",
+        help="methods, intervals (P), rates (gamma), amplification (eta), regularized (against independent "
+        "participation), participation, timing, appendix",
     )
     plot.add_argument(
         "--trajectory", action="store_true", help="draw the way of x instead, for two parameters"

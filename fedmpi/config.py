@@ -79,6 +79,7 @@ class RunConfig:
         0, "rounds between records of |grad f|^2 and divergences, each a pass over the data", at_least=0
     )
     eval_at_amplification: bool = option(False, "evaluate just before and just after each amplification")
+    tensorboard: bool = option(False, "TensorBoard events in a folder RUN.tb beside RUN.h5")
     device: str = option("auto", "where clients train", choices=("auto", "cpu", "cuda"))
     threads: int = option(
         1,
@@ -301,6 +302,6 @@ SECTIONS = {
 MAY_CHANGE = (
     "run.name", "run.num_rounds", "run.eval_every", "run.eval_train_every", "run.checkpoint_every",
     "run.checkpoint_minutes", "run.max_minutes", "run.record_params_every", "run.record_theory_every",
-    "run.eval_at_amplification", "run.device", "run.cuda_aware", "data.root", "data.stage",
-    "participation.schedule", "participation.trace",  # where they lie; their contents are checked
+    "run.eval_at_amplification", "run.tensorboard", "run.device", "run.cuda_aware", "data.root",
+    "data.stage", "participation.schedule", "participation.trace",  # where they lie; their contents are checked
 )  # fmt: skip

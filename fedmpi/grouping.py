@@ -11,11 +11,12 @@ from fedmpi.storage.reader import Run
 from fedmpi.storage.runs import flat_config
 
 # Keys that change neither the experiment nor its results.
-_BESIDE = {"data.root", "run.seed", "run.name", "run.device", "run.cuda_aware"} | {
+_BESIDE = {"data.root", "run.seed", "run.name", "run.tensorboard", "run.device", "run.cuda_aware"} | {
     f"run.{key}" for key in ("checkpoint_every", "checkpoint_minutes", "max_minutes")
 }
 _FEW = 7  # groups that have a colour of their own
-_SEED_IN_NAME = re.compile(r"[\s,_-]*seed[\s=_-]*\d+", re.IGNORECASE)
+# A sweep ends long names, and those with blanks, with a digest of all settings, seed included.
+_SEED_IN_NAME = re.compile(r"[\s,_-]*seed[\s=_-]*\d+(_[0-9a-f]{8}$)?|_[0-9a-f]{8}$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fedmpi.config import RunConfig
+from fedmpi.events import EventFiles
 from fedmpi.storage.checkpoint import Checkpoint, write_checkpoint
 from fedmpi.storage.schema import DIVERGED
 from fedmpi.storage.writer import RunWriter
@@ -26,10 +27,13 @@ class Recorder:
         self._config = config
         self._clock = clock
         self._last_checkpoint = time.monotonic()
+        self._events = EventFiles(writer.path, clock.offset) if config.tensorboard else None
 
     def add(self, table: str, *values: object) -> None:
         """Rows of a table; they reach the disk with the next flush."""
         self._writer.add(table, *values)
+        if self._events:
+            self._events.add(table, *values)
 
     def checkpoint_due(self, completed: int) -> bool:
         """Whether a checkpoint is to be written after so many rounds: by their number, or by time."""
@@ -68,6 +72,8 @@ class Recorder:
                 self._writer.flush(global_params, **attributes)
             else:
                 self._checkpoint(global_params, make, **attributes)
+            if self._events:
+                self._events.close()
 
     def _checkpoint(
         self, global_params: np.ndarray, make: Callable[[dict], Checkpoint], **attributes: str

@@ -11,7 +11,7 @@ from fedmpi.advice import Adviser, Known, known_of_quadratic, look_ahead
 from fedmpi.commands.participation import participation_of
 from fedmpi.config import Config
 from fedmpi.errors import UserError
-from fedmpi.plots import figure_target
+from fedmpi.plots.style import figure_target
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,7 +86,7 @@ def _tell(config: Config, known: Known | None, path: str, *, as_json: bool, plot
     adviser = Adviser(config, look_ahead(config, participation, num_clients), known)
     report = adviser.report()
     if plot:
-        from fedmpi.advice_plot import plot_advice
+        from fedmpi.plots.advice import plot_advice
 
         plot_advice(adviser, report, config.run.name, plot)
     if as_json:

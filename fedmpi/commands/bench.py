@@ -15,7 +15,7 @@ from fedmpi import mpi
 from fedmpi.commands.output import write_output
 from fedmpi.errors import EXIT_DONE, UserError
 from fedmpi.launch import relaunch
-from fedmpi.plots import figure_target, save_figure
+from fedmpi.plots.style import figure_target, save_figure
 
 FIGURES = ("fashion", "logistic", "cifar", "roofline", "clients")
 

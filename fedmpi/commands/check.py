@@ -19,8 +19,8 @@ from fedmpi.methods import Method, make_method
 from fedmpi.models import build_model
 from fedmpi.participation import make_participation
 from fedmpi.participation.survey import Survey, rounds_to_see, survey, survey_lines
-from fedmpi.participation_plot import plot_participation
-from fedmpi.plots import figure_target
+from fedmpi.plots.style import figure_target
+from fedmpi.plots.survey import plot_participation
 from fedmpi.terminal import bytes_text
 
 

@@ -15,6 +15,7 @@ from fedmpi import mpi, validate
 from fedmpi.commands.banner import banner, summary
 from fedmpi.config import MAY_CHANGE, Config
 from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_STOPPED, UserError
+from fedmpi.events import remove_events, require_tensorboard
 from fedmpi.recorder import Recorder
 from fedmpi.stopping import StopRequest, reason
 from fedmpi.storage.checkpoint import Checkpoint, newest_checkpoint, remove_checkpoints
@@ -111,6 +112,8 @@ def prepare(
     from fedmpi.provenance import describe_job
     from fedmpi.simulation import Simulation
 
+    wants_events = path is not None and config.run.tensorboard
+    comm.where(comm.is_root and wants_events, require_tensorboard)
     run = config.run
     device = comm.where(True, lambda: choose_device(run.device, comm.device_rank, run.threads))
     simulation = Simulation(comm, config, device, stop)
@@ -144,6 +147,7 @@ def record_anew(path: Path, attributes: dict[str, Any], simulation: Simulation) 
     digests = {f"{name}_digest": value for name, value in simulation.digests().items()}
     attributes = attributes | digests | {"signature": signature(simulation.config, attributes["run_id"])}
     remove_checkpoints(path)
+    remove_events(path)
     writer = RunWriter.create(path, attributes, model.describe(), simulation.state.global_params)
     clients = np.arange(data.partition.num_clients)
     owners = clients % simulation.comm.size

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fedmpi import mpi
 from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_FAILURE, EXIT_STOPPED, UserError
+from fedmpi.events import require_tensorboard
 from fedmpi.stopping import StopRequest
 from fedmpi.storage.schema import DIVERGED
 from fedmpi.sweep.points import Point, load_sweep
@@ -60,6 +61,8 @@ def do_sweep(
     from fedmpi.sweep.warmup import shared_warmups
     from fedmpi.sweep.work import Job, work  # here, since torch takes seconds to load
 
+    wants_events = any(point.config.run.tensorboard for point in points)
+    world.where(world.is_root and wants_events, require_tensorboard)
     store = Store(folder)
     world.where(world.is_root, lambda: store.create(plan))
     world.where(world.is_root, store.write_index)

@@ -40,6 +40,7 @@ def verify(config_path: str, overrides: Sequence[str], ranks: Sequence[int]) -> 
                 f"--ranks {max(ranks)}: MPI has {comm.size} ranks; launch with mpirun -n {max(ranks)}"
             )
         config = comm.on_root(lambda: validate.load(config_path, overrides))
+        config = replace(config, run=replace(config.run, tensorboard=False))  # its files are not kept
         runs = [_run_on(comm, config, count, Path(folder)) for count in ranks]
         for count, run in zip(ranks[1:], runs[1:], strict=True):
             place = comm.on_root(lambda run=run: first_difference(runs[0], run))

@@ -81,7 +81,7 @@ def do_warmup(
 ) -> None:
     """Collective. The rounds of a warm-up that are left; notes how many there are when it is over."""
     path, rounds = folder / f"{name}.h5", config.warmup_rounds
-    plain = replace(config.plain(), run=replace(config.run, name=name))
+    plain = replace(config.plain(), run=replace(config.run, name=name, tensorboard=False))
     with contextlib.ExitStack() as held:
         group.where(group.is_root, lambda: held.enter_context(writer_lock(path)))
         if group.on_root(path.exists):

@@ -51,6 +51,20 @@ def add_rounds(writer: RunWriter, first: int, last: int) -> None:
         writer.add("participation", t, np.array([t % 7, (t + 3) % 7]), np.array([0.25, 0.75]), 2.5)
 
 
+def always_run(path: Path, selection: str, *overrides: str, losses: Sequence[float]) -> Path:
+    """A finished run of 28 rounds with one of seven clients in each, in turn or drawn at random."""
+    writer = create_run(path, f"participation.selection={selection}", *overrides)
+    draws = np.random.default_rng(1).integers(7, size=28)
+    for t in range(28):
+        client = t % 7 if selection == "permutation" else draws[t]
+        writer.add("train", t, 1, 0.5, False, 0.25 * (t + 1), 0.125, 0.0625, 0.03125)
+        writer.add("participation", t, np.array([client]), np.array([1.0]), 2.5)
+    for t, loss in zip(np.linspace(0, 28, len(losses)).astype(int), losses, strict=True):
+        writer.add("eval", t, loss, 0.5, loss, 0.5, 0.25 * t)
+    writer.flush(INITIAL, status="done")
+    return path
+
+
 def finished_run(
     path: Path,
     *overrides: str,

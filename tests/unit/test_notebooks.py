@@ -11,7 +11,7 @@ import pytest
 from fedmpi import validate
 from fedmpi.storage.writer import RunWriter
 from tests.conftest import ROOT
-from tests.unit.run_files import add_rounds, attributes, finished_run
+from tests.unit.run_files import add_rounds, always_run, attributes, finished_run
 
 NOTEBOOKS = sorted((ROOT / "analysis").glob("[0-9]*.ipynb"))
 ALL = sorted((ROOT / "analysis").glob("*.ipynb"))  # theory.ipynb is run by tests/launch/test_advise.py
@@ -35,7 +35,7 @@ def appendix_run(path, eta: float) -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """A run of two parameters as the appendix has it, by eta, and runs by P and seed; as environment."""
+    """Runs as the appendix has them, by eta; by P and seed; by selection and seed; as environment."""
     folder = tmp_path_factory.mktemp("results")
     (folder / "appendix").mkdir()
     (folder / "runs").mkdir()
@@ -48,7 +48,14 @@ def results(tmp_path_factory):
                 folder / "runs" / f"{interval}-{seed}.h5", f"run.seed={seed}", "algorithm.amplification=2",
                 f"algorithm.amplify_every={interval}", losses=losses, accuracies=1 - losses / 4,
             )  # fmt: skip
+    (folder / "always").mkdir()
+    for selection, wave in (("uniform", 0.4), ("permutation", 0.1)):
+        for seed in (1, 2):
+            losses = 1 + wave * (1 + np.cos(np.arange(40)))
+            path = folder / "always" / f"{selection}-{seed}.h5"
+            always_run(path, selection, f"run.seed={seed}", "algorithm.amplification=3", losses=losses)
     return {
+        "FEDMPI_ALWAYS": str(folder / "always"),
         "FEDMPI_RUN": str(folder / "runs" / "2-1.h5"),
         "FEDMPI_RUNS": str(folder / "runs"),
         "FEDMPI_APPENDIX": str(folder / "appendix"),
@@ -68,6 +75,7 @@ def test_notebook(path, results, monkeypatch, tmp_path):
     nbclient.NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()
     (said,) = [o["text"] for o in notebook.cells[-1].outputs if o["output_type"] == "stream"]
     expected = {"1": "is 0.5100", "2": "amplify_every 10", "3": "10", "4": "eta = 5 ends nearest"}
+    expected["5"] = "exactly even is permutation: regularized, P = 7. With amplification 3"
     assert said.startswith("Conclusion: ")
     assert expected[path.name[0]] in said
 

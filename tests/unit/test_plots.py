@@ -11,11 +11,13 @@ import pytest
 
 from fedmpi.errors import UserError
 from fedmpi.grouping import group_runs
-from fedmpi.plots import moving_average, moving_spread, plot
+from fedmpi.plots import plot
+from fedmpi.plots.command import PRESETS
+from fedmpi.plots.curves import moving_average, moving_spread
 from fedmpi.storage.files import replacing
 from fedmpi.storage.reader import load_run
 from fedmpi.storage.writer import RunWriter
-from tests.unit.run_files import add_rounds, attributes, create_run, finished_run
+from tests.unit.run_files import add_rounds, always_run, attributes, create_run, finished_run
 
 
 @pytest.fixture
@@ -106,7 +108,8 @@ def test_curves(tmp_path, figures):
     loss, train_accuracy, accuracy = figure.axes
     assert curve(train_accuracy) == ([0, 3, 6], [25.0, 62.5, 87.5])
     assert [line.get_label() for line in loss.get_lines()] == ["first", "second"]
-    assert [text.get_text() for text in loss.get_legend().get_texts()] == ["first", "second"]
+    (legend,) = figure.legends  # below the panels, where it covers no curve
+    assert [text.get_text() for text in legend.get_texts()] == ["first", "second"]
     assert curve(loss) == ([0, 3, 6], [2.0, 1.5, 1.25])
     assert curve(accuracy) == ([0, 3, 6], [12.5, 50.0, 75.0])
     assert list(accuracy.get_lines()[1].get_ydata()) == [0.0, 25.0, 100.0]
@@ -155,7 +158,7 @@ def test_end_of_warm_up_is_marked(tmp_path, figures):
 def test_run_without_evaluations(tmp_path, fedmpi_cli):
     """A run that has only begun is told in a sentence, for curves and for every preset."""
     create_run(tmp_path / "run.h5")
-    for preset in (None, "rates", "participation", "timing", "appendix"):
+    for preset in (None, *PRESETS):
         with pytest.raises(UserError, match="nothing to draw"):
             plot([str(tmp_path / "run.h5")], str(tmp_path / "figure.png"), preset)
     assert fedmpi_cli("plot", "run.h5", "--out", "f.png").returncode == 2
@@ -245,13 +248,37 @@ def test_intervals_are_sorted_and_named_by_symbol(tmp_path, figures):
     assert len(axes) == 4
 
 
-@pytest.mark.parametrize("preset", ["methods", "rates", "amplification", "participation"])
+@pytest.mark.parametrize("preset", ["methods", "rates", "amplification"])
 def test_presets_draw(tmp_path, figures, preset):
-    """Each preset makes a figure of two runs."""
+    """Each comparison makes a figure of two runs."""
     for rate in (0.1, 0.2):
         finished_run(tmp_path / f"{rate}.h5", f"algorithm.local_lr={rate}")
     assert plot([str(tmp_path)], str(tmp_path / "figure.png"), preset) == 0
     assert len(figures[0].axes) >= 3
+
+
+def test_regularized_against_independent(tmp_path, figures):
+    """Groups are named by the kind of participation; over a permutation's cycle it is exactly even."""
+    for selection in ("uniform", "permutation"):
+        always_run(tmp_path / f"{selection}.h5", selection, losses=(2.0, 1.0, 0.5))
+    plot([str(tmp_path)], str(tmp_path / "figure.png"), "regularized")
+    (figure,) = figures
+    seen = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert seen == ["permutation: regularized, P = 7", "uniform: independent"]
+    lines = {line.get_label(): line for line in figure.axes[-1].get_lines()}
+    assert 7 not in lines["permutation: regularized, P = 7"].get_xdata()
+    assert list(lines["exactly 0"].get_xdata())[:2] == [7, 14]
+    # One of seven clients has all the weight: 7 * ((1 - 1/7)^2 + 6 / 49).
+    assert lines["uniform: independent"].get_ydata()[0] == pytest.approx(6)
+
+
+def test_each_participation_is_drawn_once(tmp_path, figures):
+    """Runs with the same participants share a row; others have their own."""
+    for rate in (0.1, 0.2):
+        finished_run(tmp_path / f"{rate}.h5", f"algorithm.local_lr={rate}")
+    always_run(tmp_path / "other.h5", "permutation", losses=(1.0,))
+    plot([str(tmp_path)], str(tmp_path / "figure.png"), "participation")
+    assert len(figures[0].axes) == 2 * 2
 
 
 def test_timing(tmp_path, figures):

@@ -53,11 +53,15 @@ def test_groups_are_seeds_of_one_config(tmp_path):
     assert [group.label for group in group_runs(same)] == ["a", "b"]
 
 
-def test_seed_in_the_name_does_not_part_runs(tmp_path):
-    """Names such as `x-seed1` and `x-seed2` make one group."""
+@pytest.mark.parametrize(
+    "names",
+    [("x-seed1", "x-seed2"), ("x_seed-1_0123abcd", "x_seed-2_4567cdef"), ("x_0123abcd", "x_4567cdef")],
+)
+def test_seed_in_the_name_does_not_part_runs(tmp_path, names):
+    """Names that differ by the seed, or by the digest that ends a sweep's long names, make one group."""
     runs = [
-        fedmpi.load_run(finished_run(tmp_path / f"{s}.h5", f"run.seed={s}", name=f"x-seed{s}.toml"))
-        for s in (1, 2)
+        fedmpi.load_run(finished_run(tmp_path / f"{s}.h5", f"run.seed={s}", name=f"{name}.toml"))
+        for s, name in enumerate(names)
     ]
     assert [(group.label, len(group.runs)) for group in group_runs(runs)] == [("x", 2)]
 

@@ -6,7 +6,7 @@ import pytest
 
 from fedmpi.__main__ import main
 from fedmpi.commands.reproduce import _points
-from fedmpi.plots import PRESETS
+from fedmpi.plots.command import PRESETS
 from fedmpi.reproduce import HERE, RECIPES
 from fedmpi.sweep.best import Group, best_groups
 from fedmpi.sweep.results import METRICS

@@ -18,7 +18,7 @@ from fedmpi.participation.survey import (
     survey,
     survey_lines,
 )
-from fedmpi.participation_plot import binned, plot_participation
+from fedmpi.plots.survey import binned, plot_participation
 from tests.unit.test_participation import make
 from tests.unit.test_plots import figures  # noqa: F401  a fixture
 

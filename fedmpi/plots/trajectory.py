@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedmpi.errors import UserError
-from fedmpi.plots import figure_target, save_figure
+from fedmpi.plots.style import figure_target, save_figure
 from fedmpi.storage.reader import Run
 
 _STEP, _AMPLIFIED, _OPTIMUM, _CENTER = "#000000", "#00B7C7", "#D55E00", "#0072B2"

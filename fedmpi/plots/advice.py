@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedmpi.advice import Adviser
-from fedmpi.plots import figure_target, save_figure
+from fedmpi.plots.style import figure_target, save_figure
 
 _COLOURS = {"start": "#0072B2", "nu": "#56B4E9", "beta": "#009E73", "delta": "#D55E00", "noise": "#999999"}
 _LABELS = {

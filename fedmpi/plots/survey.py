@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmpi.participation.survey import Survey
-from fedmpi.plots import figure_target, save_figure
+from fedmpi.plots.style import figure_target, save_figure
 
 # Dark on light, so that the states differ without colour too.
 _STATES = (("away", "#F2F2F2"), ("available", "#8CC7EA"), ("taking part", "#B33C00"))

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 import numpy as np
 
 from fedmpi.errors import UserError
 from fedmpi.grouping import Group
-from fedmpi.plots import COLOURS, tidy
+from fedmpi.plots.style import COLOURS, tidy
 from fedmpi.report.collect import phases
 from fedmpi.storage.reader import Run
 
 _MOST_PANELS = 4
 _RASTER_ROUNDS = 200
 _MOST_BARS = 16  # runs or ranks; more could not be read
+_LITTLE_IDLE = 20.0  # percent; less is drawn in dark colours
 _CYAN = "#00B7D8"
 
 
 def draw_participation(groups: Sequence[Group]) -> object:
-    """Who took part in the first rounds, and how often in all, for the first run of each group."""
+    """Who took part in the first rounds, and how often in all; a row for each different participation."""
     from matplotlib import pyplot
 
-    shown = [group for group in groups if len(group.runs[0].participation)][:_MOST_PANELS]
+    begun = [group for group in groups if len(group.runs[0].participation)]
+    different = {_who(group.runs[0]): group for group in reversed(begun)}
+    shown = list(reversed(different.values()))[:_MOST_PANELS]
     if not shown:
         raise UserError("nothing to draw: none of the runs holds a round with participants")
     figure, axes = pyplot.subplots(
@@ -41,13 +45,21 @@ def draw_participation(groups: Sequence[Group]) -> object:
             extent=(first - 0.5, first + rounds - 0.5, -0.5, clients - 0.5),
         )  # fmt: skip
         raster.set(xlabel="Round", ylabel="Client")
-        raster.set_title(f"{group.label}: who takes part", fontsize=11, loc="left")
+        raster.set_title(_wrapped(f"{group.label}: who takes part", 90), fontsize=10, loc="left")
         often = np.bincount(run.participation["client"], minlength=clients)
-        counts.barh(np.arange(clients), often, height=0.8, color=COLOURS[1], zorder=2)
-        counts.set(xlabel="Rounds in all", ylim=(-0.5, clients - 0.5))
-        counts.set_title("How often", fontsize=11, loc="left")
+        counts.barh(np.arange(clients), often, height=1.0, color=COLOURS[1], zorder=2)
+        counts.set(xlabel=f"Of {len(run.train):,} rounds", ylim=(-0.5, clients - 0.5))
+        counts.set_title("How often", fontsize=10, loc="left")
         tidy(counts)
     return figure
+
+
+def _who(run: Run) -> bytes:
+    return b"".join(run.participation[name].to_numpy().tobytes() for name in ("round", "client"))
+
+
+def _wrapped(text: str, width: int) -> str:
+    return "\n".join(textwrap.wrap(text, width))
 
 
 def draw_timing(groups: Sequence[Group]) -> object:
@@ -58,10 +70,12 @@ def draw_timing(groups: Sequence[Group]) -> object:
     if not runs:
         raise UserError("nothing to draw: times by phase are written when a run ends, and none has them")
     shown = runs[:_MOST_BARS]
+    labels = [_wrapped(_run_label(group, run), 44) for group, run in shown]
+    lines = max(label.count("\n") + 1 for label in labels)
     figure, (bars, idle) = pyplot.subplots(
-        1, 2, figsize=(12, 1.9 + 0.32 * len(shown)), layout="constrained", width_ratios=[1.6, 1]
-    )
-    labels = [_run_label(group, run) for group, run in shown]
+        1, 2, figsize=(12, 1.9 + (0.18 + 0.14 * lines) * len(shown)), layout="constrained",
+        width_ratios=[1.6, 1],
+    )  # fmt: skip
     names = list(dict.fromkeys(n for _, run in shown for rank in phases(run) for n in rank))
     names = [name for name in names if name not in ("in all", "memory_mb")]
     left = np.zeros(len(shown))
@@ -69,29 +83,36 @@ def draw_timing(groups: Sequence[Group]) -> object:
         seconds = np.array([np.mean([rank.get(name, 0.0) for rank in phases(run)]) for _, run in shown])
         # Beyond the seven colours a hatch tells the phases apart.
         hatch = "//" if number >= len(COLOURS) else None
-        bars.barh(labels, seconds, left=left, label=name, color=COLOURS[number % len(COLOURS)], hatch=hatch)
+        colour = COLOURS[number % len(COLOURS)]
+        bars.barh(np.arange(len(shown)), seconds, left=left, label=name, color=colour, hatch=hatch)
         left += seconds
+    bars.set_yticks(np.arange(len(shown)), labels, fontsize=8)
     bars.invert_yaxis()
     bars.set_xlabel("Seconds, mean over ranks")
     bars.set_title("Where the time went", fontsize=11, loc="left")
-    bars.legend(frameon=False, fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.45, -0.2))
-    width = max(len(phases(run)) for _, run in shown)
-    shares = np.full((len(shown), width), np.nan)
-    for row, (_, run) in enumerate(shown):
+    figure.legend(frameon=False, fontsize=9, ncols=len(names), loc="outside lower center")
+    tidy(bars)
+    bars.set_axisbelow(True)
+    _draw_idle(idle, [run for _, run in shown])
+    return figure
+
+
+def _draw_idle(axis: object, runs: Sequence[Run]) -> None:
+    """Share of the time that each rank waits for others, one row a run."""
+    width = max(len(phases(run)) for run in runs)
+    shares = np.full((len(runs), width), np.nan)
+    for row, run in enumerate(runs):
         for rank, seconds in enumerate(phases(run)):
             shares[row, rank] = 100 * seconds.get("idle", 0.0) / max(seconds["in all"], 1e-9)
-    image = idle.imshow(shares, aspect="auto", cmap="cividis", vmin=0)
+    most = max(np.nanmax(shares), _LITTLE_IDLE)
+    image = axis.imshow(shares, aspect="auto", cmap="cividis", vmin=0, vmax=most)
     for row, rank in np.argwhere(np.isfinite(shares)) if width <= _MOST_BARS else []:
-        is_dark = shares[row, rank] < 0.6 * np.nanmax(shares)
-        idle.text(rank, row, f"{shares[row, rank]:.0f}", ha="center", va="center", fontsize=8,
-                  color="white" if is_dark else "black")  # fmt: skip
-    idle.set(
-        xlabel="Rank", yticks=[], xticks=np.unique(np.linspace(0, width - 1, min(width, 8)).astype(int))
-    )
-    idle.set_title("Waiting for others (% of the time)", fontsize=11, loc="left")
-    figure.colorbar(image, ax=idle)
-    tidy(bars)
-    return figure
+        axis.text(rank, row, f"{shares[row, rank]:.0f}", ha="center", va="center", fontsize=8,
+                  color="white" if shares[row, rank] < 0.6 * most else "black")  # fmt: skip
+    ticks = np.unique(np.linspace(0, width - 1, min(width, 8)).astype(int))
+    axis.set(xlabel="Rank", yticks=[], xticks=ticks)
+    axis.set_title("Waiting for others (% of the time)", fontsize=11, loc="left")
+    axis.figure.colorbar(image, ax=axis)
 
 
 def draw_appendix(groups: Sequence[Group]) -> object:
