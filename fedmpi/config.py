@@ -303,5 +303,6 @@ MAY_CHANGE = (
     "run.name", "run.num_rounds", "run.eval_every", "run.eval_train_every", "run.checkpoint_every",
     "run.checkpoint_minutes", "run.max_minutes", "run.record_params_every", "run.record_theory_every",
     "run.eval_at_amplification", "run.tensorboard", "run.device", "run.cuda_aware", "data.root",
-    "data.stage", "participation.schedule", "participation.trace",  # where they lie; their contents are checked
+    "data.stage",
+    "participation.schedule", "participation.trace",  # where they lie; their contents are checked
 )  # fmt: skip
