@@ -7,13 +7,15 @@ import math
 from pathlib import Path
 
 from fedmpi import mpi
+from fedmpi.commands.output import write_output
 from fedmpi.commands.sweep import do_sweep
 from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_FAILURE, EXIT_STOPPED, UserError, did_you_mean
 from fedmpi.reproduce import HERE, RECIPES, Recipe
 from fedmpi.stopping import StopRequest
+from fedmpi.storage.runs import load_runs
 from fedmpi.sweep.best import Group, best_groups, collect, print_best
 from fedmpi.sweep.points import Point, load_sweep
-from fedmpi.sweep.results import Store
+from fedmpi.sweep.results import METRICS, Store
 
 
 def reproduce(args: argparse.Namespace) -> int:
@@ -45,7 +47,7 @@ def _points(recipe: Recipe, name: str, *, quick: bool) -> list[Point]:
 
 
 def _show(recipe: Recipe, stores: list[Store], folder: Path) -> None:
-    """Rank 0: the table of best settings on the screen, the figure beside the runs."""
+    """Rank 0: the table of best settings on the screen; the figure and all curves beside the runs."""
     from fedmpi.plots import plot
 
     groups = [group for store in stores for group in collect(store, recipe.metric, recipe.last)]
@@ -53,8 +55,19 @@ def _show(recipe: Recipe, stores: list[Store], folder: Path) -> None:
     print_best(groups, recipe.metric, everything=not recipe.only_best)
     shown = best_groups(groups, recipe.metric) if recipe.only_best else groups
     paths = [path for group in shown for path in _drawable(group)]
+    _write_curves([path for group in groups for path in group.paths], folder / "curves.csv")
     if paths:
         plot([str(path) for path in paths], str(folder / "figure.png"), recipe.preset)
+
+
+def _write_curves(paths: list[Path], target: Path) -> None:
+    """Every evaluation of every run, with the settings that differ: small enough to publish."""
+    table = load_runs([path for path in paths if path.exists()])
+    differ = [key for key in table if "." in key and table[key].astype(str).nunique() > 1]
+    kept = ["name", "seed", *(k for k in differ if not k.startswith("run.")), "round", *METRICS]
+    data = table[kept].to_csv(index=False, float_format="%.5g")
+    write_output(target, data.encode())
+    print(target)
 
 
 def _drawable(group: Group) -> list[Path]:
