@@ -57,7 +57,8 @@ def _show(recipe: Recipe, stores: list[Store], folder: Path) -> None:
     paths = [path for group in shown for path in _drawable(group)]
     _write_curves([path for group in groups for path in group.paths], folder / "curves.csv")
     if paths:
-        plot([str(path) for path in paths], str(folder / "figure.png"), recipe.preset)
+        names, figure = [str(path) for path in paths], str(folder / "figure.png")
+        plot(names, figure, recipe.preset or None, trajectory=not recipe.preset)
 
 
 def _write_curves(paths: list[Path], target: Path) -> None:

@@ -18,7 +18,7 @@ class Recipe:
 
     claim: str  # the paper's sentence, in our words
     sweeps: tuple[str, ...]  # files here, without .toml
-    preset: str  # of `fedmpi plot`
+    preset: str  # of `fedmpi plot`; empty for trajectories of x_t
     metric: str = "train_loss"
     last: int = 5  # evaluations that the table averages: rates that swing must not win by luck
     only_best: bool = False  # the figure shows each method at its best setting
@@ -56,6 +56,6 @@ RECIPES = {
     ),
     "appendix": Recipe(
         "amplified small steps reach the optimum that large steps circle around",
-        ("appendix",), "appendix", last=1,
+        ("appendix",), "", last=1,
     ),
 }  # fmt: skip
