@@ -28,6 +28,8 @@ def export(paths: Sequence[str], out: str, table: str) -> int:
         rows = load_runs(paths, table)
     for problem in rows.attrs["skipped"]:
         print(f"fedmpi: warning: left out: {problem}", file=sys.stderr)
+    if not len(rows):
+        raise UserError(f"nothing to export: none of the runs holds a row of /{table} yet")
     buffer = io.BytesIO()
     if target.suffix == ".csv":
         rows.to_csv(buffer, index=False)

@@ -18,7 +18,7 @@ _PANELS = {
     "train_accuracy": "Training accuracy (%)",
     "test_accuracy": "Test accuracy (%)",
 }
-_LOG_RATIOS = (30, 1e12)  # losses that fall so far are drawn on a log axis; farther is divergence
+_LOG_RATIOS = (10, 1e12)  # losses that fall so far are drawn on a log axis; farther is divergence
 
 
 def draw_curves(groups: Sequence[Group], labels: Sequence[str] | None = None, extra: int = 0) -> object:

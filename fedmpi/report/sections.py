@@ -40,6 +40,7 @@ PARTICIPATION = """<section id="participation"><h2>Participation</h2>
 <div><span>0</span><span id="most-often"></span></div></div>
 <p class="quiet">Clients from bottom to top; the stronger the colour, the more of a cell's clients and
 rounds took part. Right: how often each client took part in the whole run.</p></section>"""
+_FEW_KEYS = 3
 _FIGURES = (
     ("last test_accuracy", "Test acc. %, last"), ("tail test_accuracy", "Test acc. %, last 3 %"),
     ("best test_accuracy", "Test acc. %, best"),
@@ -107,7 +108,8 @@ def problems(groups: Sequence[Group], skipped: Sequence[str]) -> str:
 
 def results(groups: Sequence[Group]) -> str:
     """Figures by group, with their spread over seeds, and by run."""
-    keys = list(groups[0].values)
+    # Many columns of config would push the figures out of sight; "What differs" has them all.
+    keys = list(groups[0].values) if len(groups[0].values) <= _FEW_KEYS else []
     names = [n for n in _FIGURES if any(collect.spread(group, n[0])[2] for group in groups)]
     head = ["Group", *map(_short, keys), "Seeds", *(title for _, title in names)]
     rows = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,6 +134,8 @@ def open_run(path: str | Path) -> h5py.File:
     """A run file, checked to be one this version can read."""
     path = Path(path)
     try:
+        if path.is_dir():
+            raise UserError(f"run file {path}: is a folder; name a file in it")
         if not path.is_file():
             raise UserError(f"run file {path}: no such file")
         check_harmless(path)
@@ -141,12 +144,23 @@ def open_run(path: str | Path) -> h5py.File:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"run file {path}: not a readable HDF5 file ({error})") from None
+        raise UserError(f"run file {path}: not a readable HDF5 file ({_reason(path, error)})") from None
     is_ours = isinstance(kind, str) and kind == FORMAT and isinstance(version, np.integer)
     if not is_ours or version > FORMAT_VERSION:
         file.close()
+        remedy = "a newer fedmpi wrote it, update this one" if is_ours else "it holds something else"
         raise UserError(
             f"run file {path}: format {kind!r}, version {version}; accepted is {FORMAT!r} up to "
-            f"version {FORMAT_VERSION}"
+            f"version {FORMAT_VERSION}: {remedy}"
         )
     return file
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """What HDF5 says of a file that it cannot open, in words where we know them."""
+    sizes = re.search(r"truncated file: eof = (\d+),.* stored_eof = (\d+)", str(error))
+    if sizes:
+        return f"cut off, {int(sizes[1]):,} of {int(sizes[2]):,} bytes are there; copy it again"
+    if "signature not found" in str(error):
+        return "it is of another kind" if path.stat().st_size else "it is empty"
+    return str(error)

@@ -10,6 +10,7 @@ import pytest
 
 from fedmpi import validate
 from fedmpi.storage.writer import RunWriter
+from fedmpi.sweep.points import load_sweep
 from tests.conftest import ROOT
 from tests.unit.run_files import add_rounds, always_run, attributes, finished_run
 
@@ -78,6 +79,22 @@ def test_notebook(path, results, monkeypatch, tmp_path):
     expected["5"] = "exactly even is permutation: regularized, P = 7. With amplification 3"
     assert said.startswith("Conclusion: ")
     assert expected[path.name[0]] in said
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
+def test_thumbnail(path):
+    """The list of notebooks shows a small picture of each."""
+    assert f"[{path.stem}]({path.name}) ![]({path.stem}.png)" in (path.parent / "README.md").read_text()
+    picture = path.with_suffix(".png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) < 60_000
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "analysis").glob("*.toml")), ids=lambda path: path.stem)
+def test_sweep_of_a_notebook(path):
+    """The sweeps that make the notebooks' results are valid, and README says how to run them."""
+    assert len(load_sweep(path)) >= 10
+    assert path.stem in (path.parent / "README.md").read_text()
 
 
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)

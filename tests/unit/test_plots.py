@@ -226,7 +226,7 @@ def test_spread_over_window_and_seeds_by_hand():
 
 
 def test_losses_that_fall_far_have_a_log_axis(tmp_path, figures):
-    """Over more than a factor of 30; accuracies never."""
+    """Over more than a factor of 10; accuracies never."""
     run = finished_run(tmp_path / "r.h5", losses=(9, 1.0, 1e-3), accuracies=(0.001, 0.1, 1))
     plot([str(run)], str(tmp_path / "figure.png"))
     assert [axis.get_yscale() for axis in figures[0].axes] == ["log", "linear", "linear"]

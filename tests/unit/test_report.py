@@ -79,6 +79,22 @@ def test_numbers_equal_the_files(tmp_path):
     assert curve["test_accuracy"] == [0.125, 0.75, 0.5]
 
 
+def test_many_config_values_do_not_push_the_figures_out_of_sight(tmp_path):
+    """Up to three values that differ have a column beside the figures; more stand in the config's table."""
+    keys = [
+        "algorithm.local_lr=0.5",
+        "algorithm.local_steps=3",
+        "algorithm.batch_size=4",
+        "data.similarity=0.5",
+    ]
+    for count, has_columns in ((3, True), (4, False)):
+        paths = [finished_run(tmp_path / f"{count}-{k}.h5", *keys[: k * count]) for k in (0, 1)]
+        page = page_of(*paths)
+        results = re.search(r'id="results".*?</thead>', page, re.DOTALL)[0]
+        assert ("local_steps" in results) == has_columns
+        assert "local_steps" in page.split('id="results"')[1]
+
+
 def test_long_curves_are_thinned(tmp_path):
     """At most 1,000 points, the first and last among them; a sparse training curve keeps its values."""
     losses = np.linspace(3, 1, 5000)
