@@ -8,7 +8,7 @@ import numpy as np
 
 from fedmpi.errors import UserError
 from fedmpi.grouping import Group, sort_key, value_text
-from fedmpi.plots.style import colours, tidy
+from fedmpi.plots.style import colours, dashes, tidy
 from fedmpi.storage.reader import Run
 from fedmpi.storage.runs import flat_config
 
@@ -35,9 +35,10 @@ def draw_curves(groups: Sequence[Group], labels: Sequence[str] | None = None, ex
     )
     labels = labels or [group.label for group in groups]
     for axis, column in zip(axes[0], panels, strict=False):
+        looks = zip(colours(len(groups)), dashes(len(groups)), strict=True)
         in_sight = [
-            _draw(axis, group, column, label, colour)
-            for group, label, colour in zip(groups, labels, colours(len(groups)), strict=True)
+            _draw(axis, group, column, label, look)
+            for group, label, look in zip(groups, labels, looks, strict=True)
         ]
         _limit(axis, *map(np.concatenate, zip(*in_sight, strict=True)), may_be_log=column.endswith("loss"))
         axis.set_xlabel("Round")
@@ -102,19 +103,19 @@ def _add_legend(figure: object, axis: object) -> None:
 
 
 def _draw(
-    axis: object, group: Group, column: str, label: str, colour: object
+    axis: object, group: Group, column: str, label: str, look: tuple[object, str]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Moving average with a band of one standard deviation over window and seeds.
 
     Returns what is to be in sight, of the line and of the edges of its band.
     """
-    rounds, values = common_curve(group.runs, column)
+    (colour, dash), (rounds, values) = look, common_curve(group.runs, column)
     if column.endswith("accuracy"):
         values = 100 * values
     window = max(1, round(_WINDOW * len(rounds)))
     mean, spread = moving_average(values, window), moving_spread(values, window)
     axis.fill_between(rounds, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
-    axis.plot(rounds, mean, color=colour, label=label, linewidth=1.6)
+    axis.plot(rounds, mean, color=colour, linestyle=dash, label=label, linewidth=1.6)
     for end in {run.config["warmup"]["num_rounds"] for run in group.runs if "warmup" in run.config}:
         axis.axvline(end, color="grey", linestyle=":", linewidth=1)
     settled = slice(len(rounds) // 20, None)  # the first steep fall would hide the rest

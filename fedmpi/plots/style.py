@@ -12,12 +12,18 @@ _FORMATS = (".png", ".pdf", ".svg")
 
 
 def colours(count: int) -> list:
-    """Colours for lines: distinct ones for a few, a ramp from dark to light for many."""
-    if count <= len(COLOURS):
-        return list(COLOURS[:count])
+    """Colours for lines: distinct ones, again for dashed lines, a ramp from dark to light for many."""
+    if count <= 2 * len(COLOURS):
+        return [*COLOURS, *COLOURS][:count]
     from matplotlib import colormaps
 
     return [colormaps["viridis"](0.95 * i / (count - 1)) for i in range(count)]
+
+
+def dashes(count: int) -> list[str]:
+    """Line styles that go with `colours`."""
+    few, some = len(COLOURS), 2 * len(COLOURS)
+    return ["-"] * count if count > some else ["-"] * min(count, few) + ["--"] * (count - few)
 
 
 def tidy(axis: object) -> None:

@@ -365,3 +365,12 @@ def test_labels_are_always_different(tmp_path, runs):
     seen = labels(tmp_path, *runs)
     assert len(set(seen)) == len(runs)
     assert all(seen)
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 14, 15, 40])
+def test_no_two_lines_look_the_same(count):
+    """Colour and dash together tell all lines apart."""
+    from fedmpi.plots.style import colours, dashes
+
+    looks = list(zip(colours(count), dashes(count), strict=True))
+    assert len(set(looks)) == count
