@@ -100,9 +100,8 @@ def _add_legend(figure: object, axis: object) -> None:
     inches = 0.7 + 0.075 * max(len(label) for label in labels)  # of an entry
     columns = min(len(labels), max(1, int(figure.get_figwidth() / inches)))
     rows = -(-len(labels) // columns)
-    figure.set_figheight(
-        figure.get_figheight() + 0.2 * (rows - 1)
-    )  # many entries take nothing from the panels
+    # Many entries take nothing from the panels.
+    figure.set_figheight(figure.get_figheight() + 0.2 * (rows - 1))
     figure.legend(handles, labels, frameon=False, fontsize=9, loc="outside lower center", ncols=columns)
 
 
