@@ -82,7 +82,8 @@ def _draw_reached(axis: object, groups: Sequence[Group], values: np.ndarray, sym
         axis.set_yscale("log")
     if values.min() > 0 and values.max() / values.min() >= 10:
         axis.set_xscale("log")
-        axis.set_xticks(values, [value_text(value) for value in values])
+        ticks = np.unique(values)
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.set_xticks([], minor=True)
     axis.set_xlabel(symbol)
     axis.set_title("Training loss, last 3 %", fontsize=11)
@@ -99,6 +100,9 @@ def _add_legend(figure: object, axis: object) -> None:
     handles, labels = axis.get_legend_handles_labels()
     inches = 0.7 + 0.075 * max(len(label) for label in labels)  # of an entry
     columns = min(len(labels), max(1, int(figure.get_figwidth() / inches)))
+    rows = -(-len(labels) // columns)
+    # Many entries take nothing from the panels.
+    figure.set_figheight(figure.get_figheight() + 0.2 * (rows - 1))
     figure.legend(handles, labels, frameon=False, fontsize=9, loc="outside lower center", ncols=columns)
 
 

@@ -245,7 +245,22 @@ def test_intervals_are_sorted_and_named_by_symbol(tmp_path, figures):
     axes = figures[0].axes
     assert [line.get_label() for line in axes[0].get_lines()] == ["$P$ = 2", "$P$ = 5", "$P$ = 10"]
     assert axes[-1].get_title() == "Training loss, last 3 %"
+    assert axes[-1].get_xscale() == "linear"  # within a factor of ten
     assert len(axes) == 4
+
+
+def test_many_groups_take_nothing_from_the_panels(tmp_path, figures):
+    """With 24 groups the figure grows by its legend; a value that several share has one tick."""
+    for rate in (0.001, 0.01, 0.1):
+        for steps in range(1, 9):
+            path = tmp_path / f"{rate}-{steps}.h5"
+            finished_run(path, f"algorithm.local_lr={rate}", f"algorithm.local_steps={steps}")
+    plot([str(tmp_path)], str(tmp_path / "figure.png"), "rates")
+    (figure,) = figures
+    assert len(figure.legends[0].get_texts()) == 24
+    assert figure.axes[0].get_window_extent().height > 2.5 * figure.dpi
+    assert figure.axes[-1].get_xscale() == "log"
+    assert [tick.get_text() for tick in figure.axes[-1].get_xticklabels()] == ["0.001", "0.01", "0.1"]
 
 
 @pytest.mark.parametrize("preset", ["methods", "rates", "amplification"])
