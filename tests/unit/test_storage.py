@@ -561,7 +561,7 @@ def _foreign(path: Path) -> None:
 
 DAMAGE = {
     "missing": (lambda path: path.unlink(), "no such file"),
-    "directory": (lambda path: (path.unlink(), path.mkdir()), "no such file|directory"),
+    "directory": (lambda path: (path.unlink(), path.mkdir()), "is a folder"),
     "empty": (lambda path: os.truncate(path, 0), "not a readable HDF5 file"),
     "text": (lambda path: path.write_text("round,loss\n"), "not a readable HDF5 file"),
     "truncated": (lambda path: os.truncate(path, path.stat().st_size - 100), "not a readable HDF5 file"),
