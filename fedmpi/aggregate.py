@@ -99,9 +99,11 @@ class WeightedSum:
         that any rank met while it trained is raised on all.
         """
         updates, own_weights = self._updates[: len(mine)], weights[mine].tolist()
+        with clock("reduction"):
+            peaks = _peaks(updates, len(clients), mine)
         with clock("idle"):  # the time until the slowest rank arrives
             notes = np.array([compute_time, *wishes, failure is not None])
-            peaks, notes = self._agree(clients, weights, mine, updates, notes, failure)
+            peaks, notes = self._agree(clients, weights, peaks, notes, failure)
             slowest, stop, checkpoint = float(notes[0]), int(notes[1]), bool(notes[2])
         with clock("reduction"):
             exponent = exact.common_exponent(float((weights * peaks).max(initial=0)), len(clients))
@@ -138,8 +140,7 @@ class WeightedSum:
         self,
         clients: np.ndarray,
         weights: np.ndarray,
-        mine: np.ndarray,
-        updates: Tensor,
+        peaks: np.ndarray,
         notes: np.ndarray,
         failure: ClientError | None,
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -148,7 +149,6 @@ class WeightedSum:
         Trouble on any rank is raised on all.
         """
         plan, count = zlib.crc32(clients.tobytes() + weights.tobytes()), len(clients)
-        peaks = _peaks(updates, count, mine)
         # Of fixed length, so that even ranks that disagree on who takes part can compare notes.
         head = np.zeros(_HEAD)
         head[:_NOTES] = plan, -plan, count, -count, *notes
@@ -159,7 +159,8 @@ class WeightedSum:
         if shared[0] != -shared[1] or shared[2] != -shared[3]:
             raise UserError.on_all_ranks(
                 "the ranks disagree on who takes part: participation.availability must be a pure "
-                "function of its arguments; draw random numbers from its seed and t only"
+                "function of its arguments; draw random numbers from its seed and t only",
+                ranks=self._comm.size,
             )
         if shared[_NOTES - 1]:
             self._comm.fail_together(failure)

@@ -71,6 +71,13 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
+def gpu_id(device: torch.device) -> str:
+    """What tells a GPU from its neighbours, whatever the launcher lets a rank see; empty for a CPU."""
+    if device.type != "cuda":
+        return ""
+    return str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))[:8]
+
+
 def _keep_freed_memory() -> None:
     """Let glibc keep freed memory for the next step instead of giving it back to the system.
 

@@ -21,17 +21,21 @@ EXIT_STOPPED = 75
 class UserError(Exception):
     """Bad config or bad input file. The message says what, the value seen, what is accepted, where.
 
-    `agreed` is set once every rank is known to raise the same error, so that all can leave quietly.
+    `agreed` is set once every rank is known to raise the same error, so that all can leave quietly; `ranks`
+    says how many these are, where they may be a part of the job.
     """
 
     exit_code = EXIT_BAD_INPUT
     agreed = False
+    ranks: int | None = None  # all
 
     @classmethod
-    def on_all_ranks(cls, message: str, exit_code: int = EXIT_BAD_INPUT) -> UserError:
+    def on_all_ranks(
+        cls, message: str, exit_code: int = EXIT_BAD_INPUT, ranks: int | None = None
+    ) -> UserError:
         """An error that every rank raises at the same place."""
         error = cls(message)
-        error.agreed, error.exit_code = True, exit_code
+        error.agreed, error.exit_code, error.ranks = True, exit_code, ranks
         return error
 
 
@@ -58,10 +62,11 @@ class OutputError(UserError):
 class ClientError(Exception):
     """An exception met while training one client, with its place in the simulation.
 
-    `agreed` is set once all ranks raise it together; `rank` is the one that met it.
+    `agreed` is set once all `ranks` of a group raise it together; `rank` is the one that met it.
     """
 
     agreed = False
+    ranks: int | None = None
     rank = 0
 
 

@@ -11,12 +11,14 @@ from fedmpi.storage.reader import Run
 from fedmpi.storage.runs import flat_config
 
 # Keys that change neither the experiment nor its results.
-_BESIDE = {"data.root", "run.seed", "run.name", "run.tensorboard", "run.device", "run.cuda_aware"} | {
-    f"run.{key}" for key in ("checkpoint_every", "checkpoint_minutes", "max_minutes")
-}
+_BESIDE = {
+    "data.root", "data.stage", "run.seed", "run.name", "run.tensorboard", "run.device", "run.cuda_aware",
+    "run.checkpoint_every", "run.checkpoint_minutes", "run.max_minutes",
+}  # fmt: skip
 _FEW = 7  # groups that have a colour of their own
 # A sweep ends long names, and those with blanks, with a digest of all settings, seed included.
-_SEED_IN_NAME = re.compile(r"[\s,_-]*seed[\s=_-]*\d+(_[0-9a-f]{8}$)?|_[0-9a-f]{8}$", re.IGNORECASE)
+_DIGEST = r"_(?=\d*[a-f])[0-9a-f]{8}$"  # with a letter: eight digits alone are more likely a date
+_SEED_IN_NAME = re.compile(rf"[\s,_-]*seed[\s=_-]*\d+({_DIGEST})?|{_DIGEST}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

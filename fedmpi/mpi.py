@@ -29,6 +29,7 @@ class Comm:
     """All ranks of the job, and those of this node."""
 
     def __init__(self, world: Any, device_rank: int | None = None) -> None:
+        self.is_part = device_rank is not None  # of the job's ranks, which may go on without these
         self._mpi = _import_mpi()
         self._world = world
         self._node = world.Split_type(self._mpi.COMM_TYPE_SHARED)
@@ -118,14 +119,14 @@ class Comm:
         """Collective. Raise the first rank's error on all ranks, or on none."""
         found = self._world.allgather((str(error), error.exit_code) if error else None)
         for message, exit_code in filter(None, found):
-            raise UserError.on_all_ranks(message, exit_code)
+            raise UserError.on_all_ranks(message, exit_code, self.size)
 
     def fail_together(self, error: ClientError | None) -> None:
         """Collective. Raise what one rank met on all of them, so that all can go on with something else."""
         for rank, message in enumerate(self._world.allgather(str(error) if error else None)):
             if message is not None:
                 failure = error if error and rank == self.rank else ClientError(message)
-                failure.agreed, failure.rank = True, rank
+                failure.agreed, failure.ranks, failure.rank = True, self.size, rank
                 raise failure
 
     def share_on_node(self, value: T | None) -> T:
@@ -183,7 +184,7 @@ def session() -> Iterator[Comm]:
 def _leave(mpi: Any, world: Any, error: BaseException) -> None:
     """End after an exception: together if all ranks agreed on it, else by Abort."""
     code = getattr(error, "exit_code", 1)
-    together = world.size == 1 or getattr(error, "agreed", False)
+    together = world.size == 1 or _is_agreed(error, world.size)
     if isinstance(error, SystemExit):
         code, together = error.code if isinstance(error.code, int) else 1, world.size == 1
     elif isinstance(error, UserError):
@@ -201,6 +202,11 @@ def _leave(mpi: Any, world: Any, error: BaseException) -> None:
         world.Abort(code)  # does not return; the other ranks may be waiting in a collective
     mpi.Finalize()
     sys.exit(code)
+
+
+def _is_agreed(error: BaseException, size: int) -> bool:
+    """Whether all ranks of the job raise it. What a group of them agreed on, the others know nothing of."""
+    return getattr(error, "agreed", False) and getattr(error, "ranks", None) in (None, size)
 
 
 def _import_mpi() -> Any:

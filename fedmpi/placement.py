@@ -30,6 +30,7 @@ class Place:
     threads: int
     visible_gpus: int
     note: str = ""  # what it found odd
+    gpu: str = ""  # the device itself: each rank may call its own cuda:0
 
 
 def usable_cores() -> tuple[int, ...]:
@@ -64,14 +65,18 @@ def core_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
 
 def table(places: Sequence[Place]) -> list[str]:
     """One line for each device of each host: who computes there."""
-    by_device: dict[tuple[str, str, str], list[Place]] = defaultdict(list)
+    by_device: dict[tuple[str, str, str, str], list[Place]] = defaultdict(list)
     for place in places:
-        by_device[place.host, place.device, place.name].append(place)
-    width = max((len(host) for host, _, _ in by_device), default=0)
+        by_device[place.host, place.device, place.name, place.gpu].append(place)
+    width = max((len(host) for host, *_ in by_device), default=0)
     lines = []
-    for (host, device, name), here in by_device.items():
+    for (host, device, name, gpu), here in by_device.items():
         threads = f", {here[0].threads} threads each" if here[0].threads > 1 else ""
-        what = f"{device} ({name})" if device != name else f"{device}, {_cores(here)}{threads}"
+        what = (
+            f"{device} ({name}{f', {gpu}' if gpu else ''})"
+            if device != name
+            else f"{device}, {_cores(here)}{threads}"
+        )
         lines.append(
             f"{host:<{width}}  rank{'s' * (len(here) > 1)} {_ranges([p.rank for p in here])}: {what}"
         )
@@ -94,7 +99,7 @@ def notes(places: Sequence[Place]) -> list[str]:
                 f"{computing} threads of {len(here)} ranks share {_cores(here)} of {host}: "
                 "use fewer ranks, or ask for more cores (SLURM: --cpus-per-task)"
             )
-        used = {place.device for place in here if place.device != "cpu"}
+        used = {(place.device, place.gpu) for place in here if place.device != "cpu"}
         if used and len(used) < max(place.visible_gpus for place in here):
             found.append(
                 f"{host}: {max(place.visible_gpus for place in here)} GPUs are visible, {len(used)} used: "

@@ -11,7 +11,7 @@ from typing import Any
 
 import fedmpi
 from fedmpi.config import Config
-from fedmpi.device import device_name, missed_gpus, visible_gpus
+from fedmpi.device import device_name, gpu_id, missed_gpus, visible_gpus
 from fedmpi.mpi import Comm
 from fedmpi.placement import Place, core_quota, to_json, usable_cores
 
@@ -42,7 +42,7 @@ def _place(comm: Comm, config: Config, device: Any) -> Place:
     gpus = visible_gpus()
     return Place(
         comm.rank, comm.host, comm.device_rank, str(device), device_name(device), usable_cores(),
-        core_quota(), config.run.threads, gpus, missed_gpus(config.run.device, gpus),
+        core_quota(), config.run.threads, gpus, missed_gpus(config.run.device, gpus), gpu_id(device),
     )  # fmt: skip
 
 

@@ -132,11 +132,16 @@ class Training:
     def _train_rows(
         self, rows: slice, local: Local, works: list[Work], method: Method, round: Round
     ) -> ClientError | None:
-        """Train some clients. What goes wrong is told at the reduction: there the other ranks wait."""
+        """Train some clients. Returns what went wrong, for all ranks of a group to hear at the reduction.
+
+        A job that has nothing else to do ends at once instead.
+        """
         steps = self._config.algorithm.local_steps
         try:
             self.trainer.train(rows_of(local, rows), works[rows], method, round, steps)
         except ClientError as error:
+            if not self._comm.is_part:
+                raise
             return error
         return None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
 
 from fedmpi import mpi
@@ -13,7 +12,7 @@ from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_FAILURE, EXIT_STOPPED, 
 from fedmpi.reproduce import HERE, RECIPES, Recipe
 from fedmpi.stopping import StopRequest
 from fedmpi.storage.runs import load_runs
-from fedmpi.sweep.best import Group, best_groups, collect, print_best
+from fedmpi.sweep.best import best_groups, collect, print_best
 from fedmpi.sweep.points import Point, load_sweep
 from fedmpi.sweep.results import METRICS, Store
 
@@ -34,8 +33,8 @@ def reproduce(args: argparse.Namespace) -> int:
             statuses.append(do_sweep(world, alone, points, points, folder / name, name, stop))
             if statuses[-1] == EXIT_STOPPED:
                 return EXIT_STOPPED
-        if world.is_root:
-            _show(recipe, [Store(folder / name) for name in recipe.sweeps], folder)
+        stores = [Store(folder / name) for name in recipe.sweeps]
+        world.where(world.is_root, lambda: _show(recipe, stores, folder))
     return next((code for code in (EXIT_FAILURE, EXIT_DIVERGED) if code in statuses), EXIT_DONE)
 
 
@@ -54,8 +53,10 @@ def _show(recipe: Recipe, stores: list[Store], folder: Path) -> None:
     print()
     print_best(groups, recipe.metric, everything=not recipe.only_best)
     shown = best_groups(groups, recipe.metric) if recipe.only_best else groups
-    paths = [path for group in shown for path in _drawable(group)]
-    _write_curves([path for group in groups for path in group.paths], folder / "curves.csv")
+    runs = [path for group in groups for path in group.paths if path.exists()]
+    paths = [path for group in shown if group.values for path in group.paths if path.exists()]
+    if runs:
+        _write_curves(runs, folder / "curves.csv")
     if paths:
         names, figure = [str(path) for path in paths], str(folder / "figure.png")
         plot(names, figure, recipe.preset or None, trajectory=not recipe.preset)
@@ -63,14 +64,9 @@ def _show(recipe: Recipe, stores: list[Store], folder: Path) -> None:
 
 def _write_curves(paths: list[Path], target: Path) -> None:
     """Every evaluation of every run, with the settings that differ: small enough to publish."""
-    table = load_runs([path for path in paths if path.exists()])
+    table = load_runs(paths)
     differ = [key for key in table if "." in key and table[key].astype(str).nunique() > 1]
     kept = ["name", "seed", *(k for k in differ if not k.startswith("run.")), "round", *METRICS]
     data = table[kept].to_csv(index=False, float_format="%.5g")
     write_output(target, data.encode())
     print(target)
-
-
-def _drawable(group: Group) -> list[Path]:
-    """The runs of a setting, unless it left all reason: its curve would press the others flat."""
-    return group.paths if group.values and math.isfinite(group.mean) else []

@@ -173,6 +173,8 @@ def _record_on(
         "legs": json.dumps([*json.loads(stored["legs"]), leg]),
         "signature": signature(simulation.config, run_id),
     }
+    if not simulation.config.run.tensorboard:
+        remove_events(path)  # they may tell of rounds that are cut back
     writer = RunWriter.reopen(path, rows, changed)
     simulation.recorder = Recorder(writer, simulation.config.run, simulation.clock)
 

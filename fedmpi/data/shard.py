@@ -237,7 +237,7 @@ def load_shards(
 
     One rank of each node reads the data set and hands every rank of the node the rows that it needs.
     """
-    data = comm.where(comm.node_rank == 0, lambda: load_dataset(config.data))
+    data = comm.where(comm.node_rank == 0, lambda: load_dataset(config.data, on_node=True))
     header = comm.share_on_node(_Header.of(data) if data else None)
     partition = comm.where(
         True,

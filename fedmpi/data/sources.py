@@ -20,7 +20,7 @@ import numpy as np
 from fedmpi import rng
 from fedmpi.config import DataConfig
 from fedmpi.data.prepared import Dataset, read_dataset
-from fedmpi.data.staging import staged
+from fedmpi.data.staging import read_staged
 from fedmpi.errors import UserError
 
 DOWNLOADED = ("fashion-mnist", "cifar-10")  # prepared on the login node as NAME.h5 in data.root
@@ -55,18 +55,22 @@ def source(name: str) -> Callable[[Callable[[DataConfig], Dataset]], Callable]:
     return register
 
 
-def load_dataset(config: DataConfig) -> Dataset:
-    """The data set that `data.dataset` names, whole."""
+def load_dataset(config: DataConfig, *, on_node: bool = False) -> Dataset:
+    """The data set that `data.dataset` names, whole; `on_node`: by way of `data.stage`."""
     prepared = prepared_file(config)
     if config.stage is not None and prepared is not None:
-        prepared = staged(prepared, config.stage)
+        if on_node:
+            return _checked(read_staged(prepared, config.stage), config)
     elif config.stage is not None and config.dataset in DOWNLOADED:
         raise UserError(
             f'config data.stage = "{config.stage}": needs a prepared file, and '
             f"{config.root}/{config.dataset}.h5 is not there; make it with "
             f"`fedmpi data prepare {config.dataset} --root {config.root}`"
         )
-    data = read_dataset(prepared) if prepared else SOURCES[config.dataset](config)
+    return _checked(read_dataset(prepared) if prepared else SOURCES[config.dataset](config), config)
+
+
+def _checked(data: Dataset, config: DataConfig) -> Dataset:
     if config.augment and len(data.shape) != 3:
         raise UserError(
             f"config data.augment = true: samples have shape {data.shape}; "

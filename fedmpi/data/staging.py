@@ -12,8 +12,22 @@ import os
 import sys
 from pathlib import Path
 
+from fedmpi.data.prepared import Dataset, read_dataset
 from fedmpi.errors import OutputError, UserError
 from fedmpi.storage.files import write_contended
+
+
+def read_staged(path: Path, stage: str) -> Dataset:
+    """The data set in the copy; in the file itself, if the copy is damaged."""
+    copy = staged(path, stage)
+    try:
+        return read_dataset(copy)
+    except UserError as error:
+        if copy == path:
+            raise
+        print(f"note: {error}; removed, reading {path} itself", file=sys.stderr, flush=True)
+        copy.unlink(missing_ok=True)
+        return read_dataset(path)
 
 
 def staged(path: Path, stage: str) -> Path:

@@ -52,7 +52,7 @@ RECIPES = {
     ),
     "regularized": Recipe(
         "with everybody available, permutation is marginally better than independent draws",
-        ("regularized",), "regularized", quick_base="paper-quick",
+        ("regularized",), "regularized", quick_base="regularized-quick",
     ),
     "appendix": Recipe(
         "amplified small steps reach the optimum that large steps circle around",

@@ -105,6 +105,14 @@ def experiment(config: Config) -> dict[str, Any]:
     return {key: value for key, value in flat.items() if key not in MAY_CHANGE}
 
 
+def different_keys(stored: Config, wanted: Config) -> list[str]:
+    """Settings in which the experiment that a file holds differs from the one that is wanted."""
+    old, new = experiment(stored), experiment(wanted)
+    if wanted.algorithm.engine == "auto":  # the file holds what was decided
+        old.pop("algorithm.engine", None)
+    return sorted(key for key in new.keys() | old.keys() if old.get(key) != new.get(key))
+
+
 def _config(text: str, source: Path, settings: dict[str, Any]) -> Config:
     overrides = [f"{key}={toml_value(value)}" for key, value in settings.items()]
     return validate.parse(text, str(source), overrides)

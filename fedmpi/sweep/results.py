@@ -16,12 +16,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fedmpi.config import Config
 from fedmpi.errors import OutputError, UserError
 from fedmpi.storage.files import write_contended
-from fedmpi.storage.reader import load_table
+from fedmpi.storage.reader import load_table, read_attributes
 from fedmpi.storage.schema import DIVERGED, DONE, STOPPED
 from fedmpi.sweep.claims import is_held
-from fedmpi.sweep.points import Point
+from fedmpi.sweep.points import Point, different_keys
+from fedmpi.validate import parse
 
 FAILED, RUNNING, WAITING = "failed", "running", "waiting"
 METRICS = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
@@ -40,6 +42,11 @@ class Outcome:
     metrics: dict[str, float] | None = None  # the last evaluation
 
 
+def stored_config(path: Path) -> Config:
+    """The config that a run file was made with."""
+    return parse(str(read_attributes(path)["config"]), f"{path} (its config)")
+
+
 class Store:
     """The folder of a sweep."""
 
@@ -54,7 +61,8 @@ class Store:
         except OSError as error:
             raise OutputError.from_os(error, self.notes) from None
         outcomes = {point.name: self.outcome(point.name) for point in points}
-        other = [p.name for p in points if outcomes[p.name] and outcomes[p.name].digest != p.digest]
+        changed = [p for p in points if outcomes[p.name] and outcomes[p.name].digest != p.digest]
+        other = [p.name for p in changed if not self._holds(p)]
         if other:
             shown = ", ".join(other[:3]) + (", ..." if len(other) > 3 else "")
             raise UserError(
@@ -65,6 +73,13 @@ class Store:
             {"name": p.name, "method": p.method, "settings": p.settings, "seed": p.seed} for p in points
         ]
         write_contended(self.notes / "plan.json", json.dumps(plan, indent=1).encode())
+
+    def _holds(self, point: Point) -> bool:
+        """Whether a run file is of this experiment: digests differ between versions of fedmpi."""
+        try:
+            return not different_keys(stored_config(self.run_path(point.name)), point.config)
+        except UserError:
+            return False
 
     def plan(self) -> list[dict[str, Any]]:
         """The runs, as `create` noted them."""

@@ -37,7 +37,8 @@ def measure(group: Comm, config: Config) -> Cost:
     """Collective in the group. A few rounds without warm-up or output, and one evaluation."""
     rounds = min(_ROUNDS, config.run.num_rounds)
     short = replace(config.run, num_rounds=rounds, eval_every=0, eval_train_every=0)
-    simulation, _ = prepare(group, replace(config, run=short, warmup=None))
+    data = replace(config.data, stage=None)  # this may be a login node
+    simulation, _ = prepare(group, replace(config, run=short, data=data, warmup=None))
     with contextlib.redirect_stdout(io.StringIO()):  # a rate may diverge; that is not for now
         simulation.run(Progress(short.num_rounds, enabled=False))
     evaluation = simulation.clock.seconds["evaluation"]

@@ -20,16 +20,14 @@ from fedmpi.errors import UserError
 from fedmpi.mpi import Comm
 from fedmpi.stopping import StopRequest
 from fedmpi.storage.lock import writer_lock
-from fedmpi.storage.reader import read_attributes
 from fedmpi.storage.schema import DIVERGED, STOPPED
 from fedmpi.storage.writer import check_target
 from fedmpi.sweep.claims import Claim, is_held, take
-from fedmpi.sweep.points import Point, experiment
-from fedmpi.sweep.results import FAILED, Outcome, Store, outcome_of
+from fedmpi.sweep.points import Point, different_keys
+from fedmpi.sweep.results import FAILED, Outcome, Store, outcome_of, stored_config
 from fedmpi.sweep.warmup import do_warmup, fork, is_ready, plan_fork
 from fedmpi.terminal import Progress
 from fedmpi.toml import toml_value
-from fedmpi.validate import parse
 
 
 @dataclass(frozen=True)
@@ -187,14 +185,11 @@ def run_point(job: Job, group: Comm, point: Point, warmup: str, progress: Progre
 
 def _changes(path: Path, point: Point) -> list[str]:
     """What is new in the sweep since the file was begun, as overrides; refuses another experiment."""
-    stored = parse(str(read_attributes(path)["config"]), f"{path} (its config)")
-    old, new = experiment(stored), experiment(point.config)
-    if point.config.algorithm.engine == "auto":  # the file holds what was decided
-        old.pop("algorithm.engine", None)
-    different = [key for key in new.keys() | old.keys() if old.get(key) != new.get(key)]
+    stored = stored_config(path)
+    different = different_keys(stored, point.config)
     if different:
         raise UserError(
-            f"{path}: holds a run with other settings ({', '.join(sorted(different))}); remove it, or "
+            f"{path}: holds a run with other settings ({', '.join(different)}); remove it, or "
             "choose another --out"
         )
     return [

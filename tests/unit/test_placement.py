@@ -31,6 +31,10 @@ def test_one_line_for_each_device_of_each_host():
     assert table([cpu(0, cores=(0,)), cpu(1, cores=(1,)), cpu(2, cores=(4,))]) == [
         "n1  ranks 0-2: cpu, 3 cores"
     ]
+    # Each rank sees one GPU only, and calls it cuda:0.
+    apart = [replace(gpu(n, "n1", 0, 1), gpu=f"id{n}") for n in range(2)]
+    assert table(apart) == ["n1  rank 0: cuda:0 (A100, id0)", "n1  rank 1: cuda:0 (A100, id1)"]
+    assert notes(apart) == []
     assert table([cpu(0, threads=2)]) == ["n1  rank 0: cpu, 2 cores, 2 threads each"]
     assert table([]) == []
 

@@ -33,11 +33,11 @@ def prepared(tmp_path, monkeypatch):
 def test_a_copy_is_made_once_and_read(prepared, tmp_path):
     """The second run reads the copy: the original may be gone slow, not gone."""
     config = DataConfig(dataset=str(prepared), stage="$SCRATCH/fedmpi")
-    first = load_dataset(config)
+    first = load_dataset(config, on_node=True)
     (copy,) = (tmp_path / "scratch" / "fedmpi").iterdir()
     made = copy.stat().st_mtime_ns
     assert staged(prepared, "$SCRATCH/fedmpi") == copy
-    assert load_dataset(config).digest() == first.digest() == data(1.0).digest()
+    assert load_dataset(config, on_node=True).digest() == first.digest() == data(1.0).digest()
     assert copy.stat().st_mtime_ns == made
 
 
@@ -47,18 +47,26 @@ def test_a_file_that_changed_is_copied_anew(prepared, tmp_path):
     write_dataset(prepared, data(2.0))
     os.utime(prepared, ns=(1, 1))
     config = DataConfig(dataset=str(prepared), stage="$SCRATCH")
-    assert load_dataset(config).digest() == data(2.0).digest()
+    assert load_dataset(config, on_node=True).digest() == data(2.0).digest()
     assert len(list((tmp_path / "scratch").iterdir())) == 2
 
 
-def test_a_damaged_copy_is_refused(prepared, tmp_path):
-    """What is read from a copy is checked."""
+def test_a_damaged_copy_is_removed(prepared, capsys):
+    """What is read from a copy is checked; the file itself is as good as before."""
     copy = staged(prepared, "$SCRATCH")
     content = bytearray(copy.read_bytes())
     content[len(content) // 2] ^= 1
     copy.write_bytes(content)
-    with pytest.raises(UserError, match="damaged"):
-        load_dataset(DataConfig(dataset=str(prepared), stage="$SCRATCH"))
+    config = DataConfig(dataset=str(prepared), stage="$SCRATCH")
+    assert load_dataset(config, on_node=True).digest() == data(1.0).digest()
+    assert "damaged" in capsys.readouterr().err
+    assert not copy.exists()
+
+
+def test_other_commands_leave_the_disk_alone(prepared, tmp_path):
+    """`fedmpi check` on a login node reads the file itself, even where the variable is not set."""
+    assert load_dataset(DataConfig(dataset=str(prepared), stage="$NOT_SET_HERE")).name == "mine"
+    assert not (tmp_path / "scratch").exists()
 
 
 def test_a_disk_that_cannot_be_written_costs_the_copy_only(prepared, tmp_path, capsys):
