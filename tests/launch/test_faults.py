@@ -34,6 +34,16 @@ def test_an_exception_on_any_rank_ends_the_job(mpirun, small_config, tmp_path, r
         assert file.attrs["status"] == "running"
 
 
+def test_an_exception_in_a_group_of_ranks_ends_the_job(mpirun, small_config):
+    """`verify` runs on one rank while the other waits: what the one meets must not leave it there."""
+    done = mpirun(
+        2, "verify", small_config, "--ranks", "1,2", *FAULTY,
+        FEDMPI_TEST_RANK="0", FEDMPI_TEST_FAULT="raise", PYTHONPATH=str(ROOT),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "error on rank 0 of 2: round 0, client" in done.stderr
+
+
 def test_a_rank_that_vanishes_ends_the_job(mpirun, small_config):
     """`os._exit` on one rank does not leave the others waiting."""
     done = mpirun(
