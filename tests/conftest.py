@@ -63,12 +63,12 @@ def fedmpi_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
 
 @pytest.fixture
 def mpirun(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
-    """Run `mpirun -n R fedmpi ...`, in an empty directory; a hang is a failure after two minutes."""
+    """Run `mpirun -n R fedmpi ...`, in an empty directory; a hang is a failure after five minutes."""
 
     def run(ranks: int, *arguments: object, **environment: str) -> subprocess.CompletedProcess:
         return subprocess.run(
             ["mpirun", "-n", str(ranks), sys.executable, "-m", "fedmpi", *map(str, arguments)],
-            cwd=tmp_path, env=os.environ | environment, capture_output=True, text=True, timeout=120,
+            cwd=tmp_path, env=os.environ | environment, capture_output=True, text=True, timeout=300,
         )  # fmt: skip
 
     return run
