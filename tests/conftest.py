@@ -50,12 +50,12 @@ def small_config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fedmpi_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
-    """Run `fedmpi ...` in one process, in an empty directory; never longer than a minute."""
+    """Run `fedmpi ...` in one process, in an empty directory; never longer than three minutes."""
 
     def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess:
         return subprocess.run(
             [sys.executable, "-m", "fedmpi", *map(str, arguments)],
-            cwd=tmp_path, env=os.environ | environment, capture_output=True, text=True, timeout=60,
+            cwd=tmp_path, env=os.environ | environment, capture_output=True, text=True, timeout=180,
         )  # fmt: skip
 
     return run
