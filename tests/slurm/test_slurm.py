@@ -39,6 +39,7 @@ class Cluster:
             timeout=300,
         )  # fmt: skip
         if started.returncode != 0:
+            self.stop()
             pytest.skip(f"SLURM did not start: {started.stderr.strip()}")
         text = subprocess.run(
             ["bash", "-c", f". {self.state}/env.sh && env -0"], env=self.environment, capture_output=True,
@@ -48,6 +49,10 @@ class Cluster:
         self.environment["PYTHONPATH"] = str(ROOT)
         # Made for one machine: mpirun would fill the first node.
         self.environment.pop("PRTE_MCA_rmaps_default_mapping_policy", None)
+
+    def stop(self) -> None:
+        subprocess.run(["bash", HERE / "stop-slurm.sh"], env=self.environment, check=True, timeout=60)
+        shutil.rmtree(self.state, ignore_errors=True)
 
     def call(self, *command: object, folder: Path | None = None, **extra: str) -> str:
         done = subprocess.run(
@@ -79,8 +84,7 @@ def cluster():
     """A SLURM of two nodes for all tests of this file."""
     cluster = Cluster()
     yield cluster
-    subprocess.run(["bash", HERE / "stop-slurm.sh"], env=cluster.environment, check=True, timeout=60)
-    shutil.rmtree(cluster.state, ignore_errors=True)
+    cluster.stop()
 
 
 @pytest.fixture
