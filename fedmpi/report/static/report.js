@@ -13,7 +13,7 @@ $("theme").addEventListener("click", () => setTheme(root.dataset.theme === "dark
 function setTheme(name) { root.dataset.theme = name; update(); drawWho(); }
 const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
 
-// Colours: Okabe and Ito's for few groups, told apart by colour-blind readers; a ramp for many.
+// Colours: Okabe and Ito's for few groups, told apart by colour-blind readers, again for dashed lines; a ramp for many.
 const OKABE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A929B"];
 const RAMP = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [240, 210, 40]];
 function ramp(share) {
@@ -24,8 +24,9 @@ function ramp(share) {
 }
 function colourOf(group) {
   const count = data.groups.length;
-  return count <= OKABE.length ? OKABE[group] : ramp(group / (count - 1));
+  return count <= 2 * OKABE.length ? OKABE[group % OKABE.length] : ramp(group / (count - 1));
 }
+const isDashed = (group) => data.groups.length <= 2 * OKABE.length && group >= OKABE.length;
 
 // What is shown.
 const groupOf = [];
@@ -84,6 +85,7 @@ function chartParts(metric) {
   const percent = Number($("smooth").value), tables = [], series = [{}], bands = [];
   const line = (label, group, width) => ({
     label, stroke: colourOf(group), width, spanGaps: true, points: { show: false },
+    dash: isDashed(group) ? [6, 4] : [],
   });
   const many = data.runs.length > 30;
   data.groups.forEach((g, i) => {
@@ -209,6 +211,7 @@ function drawLegend() {
     const name = document.createElement("span"), swatch = document.createElement("span");
     swatch.className = "swatch";
     swatch.style.borderColor = colourOf(i);
+    if (isDashed(i)) swatch.style.borderTopStyle = "dashed";
     name.className = "name";
     name.textContent = g.label;
     const item = document.createElement("li");
