@@ -41,3 +41,19 @@ def evaluate(
     losses, correct = sums.T
     loss = math.fsum(losses) / data.num_samples if np.isfinite(losses).all() else math.inf
     return loss, correct.sum() / data.num_samples
+
+
+class Evaluator:
+    """Evaluates x on one set; an x that did not change (nobody took part, all wait) only once."""
+
+    def __init__(self, comm: Comm, model: FlatModel, data: EvalData) -> None:
+        self._comm, self._model, self._data = comm, model, data
+        self._seen: np.ndarray | None = None
+        self._found = math.nan, math.nan
+
+    def __call__(self, global_params: np.ndarray) -> tuple[float, float]:
+        """Collective. (mean loss, accuracy); x is the same on all ranks, and so is the answer to "again?"."""
+        if self._seen is None or not np.array_equal(self._seen.view(np.int64), global_params.view(np.int64)):
+            self._found = evaluate(self._comm, self._model, global_params, self._data)
+            self._seen = global_params.copy()
+        return self._found

@@ -19,7 +19,7 @@ from fedmpi.constants import Probe
 from fedmpi.data.shard import load_shards
 from fedmpi.engines import choose_engine
 from fedmpi.engines.layout import speed_up
-from fedmpi.evaluate import evaluate
+from fedmpi.evaluate import Evaluator
 from fedmpi.methods import Method, Round, ServerState, make_method
 from fedmpi.models import build_model, may_be_random
 from fedmpi.mpi import Comm
@@ -54,6 +54,8 @@ class Simulation:
         self.phases: list[dict[str, float]] | None = None  # of each rank, on rank 0 at the end
         clients, self.train_set, self.test_set, self.data = load_shards(comm, config, device)
         self.model = comm.where(True, lambda: self._build_model(device))
+        self.evaluate_train = Evaluator(comm, self.model, self.train_set)
+        self.evaluate_test = Evaluator(comm, self.model, self.test_set)
         self.participation = comm.where(
             True,
             lambda: make_participation(config, self.data.partition.num_clients, self.data.labels),
@@ -217,8 +219,8 @@ class Simulation:
             return
         nothing, x = (math.nan, math.nan), self.state.global_params
         with self.clock("evaluation"):
-            train = evaluate(self.comm, self.model, x, self.train_set) if on_train else nothing
-            test = evaluate(self.comm, self.model, x, self.test_set) if on_test else nothing
+            train = self.evaluate_train(x) if on_train else nothing
+            test = self.evaluate_test(x) if on_test else nothing
         progress.note(train[0], test[1])
         if self.recorder:
             self.recorder.add("eval", completed, *train, *test, self.clock.elapsed)
@@ -228,8 +230,8 @@ class Simulation:
         if not self.config.run.eval_at_amplification:
             return
         with self.clock("evaluation"):
-            train = evaluate(self.comm, self.model, x, self.train_set)
-            test = evaluate(self.comm, self.model, x, self.test_set)
+            train = self.evaluate_train(x)
+            test = self.evaluate_test(x)
         if self.recorder:
             self.recorder.add("amplification", completed, is_after, *train, *test)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedmpi import evaluate as evaluation
 from fedmpi import validate
 from fedmpi.commands.run import prepare, record_anew
 from fedmpi.mpi import Comm
@@ -57,6 +58,21 @@ def test_a_subset_of_the_training_set_is_evaluated_the_same_on_any_ranks(comm, m
     assert (subset.eval.train_loss != whole.eval.train_loss).all()
     np.testing.assert_allclose(subset.eval.train_loss, whole.eval.train_loss, rtol=0.3)
     assert subset.config["run"]["eval_train_samples"] == 300
+
+
+def test_an_unchanged_model_is_not_evaluated_again(comm, mpi_tmp_path, monkeypatch):
+    """While clients wait x stays: each row of /eval is there, the sets are passed over once for each x."""
+    passes = []
+    once = evaluation.evaluate
+    monkeypatch.setattr(evaluation, "evaluate", lambda *args: (passes.append(1), once(*args))[1])
+    wait = "algorithm.name=wait-minibatch", "algorithm.wait_rounds=3"
+    run = results(comm, mpi_tmp_path / "wait.h5", "run.eval_every=1", *wait)
+    assert len(passes) == 2 * 3  # two sets; x_0, and one for each of two updates
+    if comm.is_root:
+        assert run.eval["round"].tolist() == list(range(8))
+        assert run.eval.train_loss.nunique() == 3
+        changed = np.flatnonzero(run.train.weighted_sum_norm) + 1
+        assert (np.flatnonzero(np.diff(run.eval.train_loss)) + 1).tolist() == changed.tolist()
 
 
 def test_idle_time_is_what_the_slowest_rank_leaves_to_the_others(comm, mpi_tmp_path):
