@@ -52,8 +52,9 @@ class Evaluator:
         self._found = math.nan, math.nan
 
     def __call__(self, global_params: np.ndarray) -> tuple[float, float]:
-        """Collective. (mean loss, accuracy); x is the same on all ranks, and so is the answer to "again?"."""
-        if self._seen is None or not np.array_equal(self._seen.view(np.int64), global_params.view(np.int64)):
+        """Collective. (mean loss, accuracy); x, and so the answer whether it changed, is every rank's."""
+        bits = global_params.view(np.int64)
+        if self._seen is None or not np.array_equal(self._seen, bits):
             self._found = evaluate(self._comm, self._model, global_params, self._data)
-            self._seen = global_params.copy()
+            self._seen = bits.copy()
         return self._found

@@ -101,8 +101,8 @@ def base_name(run: Run) -> str:
 
 def _labels(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
     """Names where they tell the groups apart, else the values that differ, else the files."""
-    names = [base_name(run) for run in runs]
     flat = [flat_config(run.config) for run in runs]
+    names = [_in_words(base_name(run), f, keys) for run, f in zip(runs, flat, strict=True)]
     texts = [", ".join(_value_label(key, f[key]) for key in keys if f.get(key) is not None) for f in flat]
     stems, paths = [run.path.stem for run in runs], [str(run.path) for run in runs]
     both = [f"{name}, {text}" for name, text in zip(names, texts, strict=True)]
@@ -110,6 +110,15 @@ def _labels(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
         if len(set(labels)) == len(runs) and all(labels):
             return labels
     return paths
+
+
+def _in_words(name: str, flat: dict[str, Any], keys: Sequence[str]) -> str:
+    """A sweep's name for a file, as text: `amplified_local_lr-0.01` is `amplified, local_lr 0.01`."""
+    for key in keys:
+        name = name.replace(
+            f"_{key.split('.', 1)[1]}-{value_text(flat.get(key))}", f", {_value_label(key, flat[key])}"
+        )
+    return name
 
 
 def _value_label(key: str, value: Any) -> str:

@@ -62,7 +62,7 @@ def draw_comparison(groups: Sequence[Group], key: str, symbol: str) -> object:
     labels = _comparison_labels(groups, values, symbol)
     figure = draw_curves(groups, labels, extra=1 if numbers else 0)
     if numbers:
-        _draw_reached(figure.axes[-1], groups, np.array(values, float), symbol)
+        _draw_reached(figure.axes[-1], groups, np.array(values, float), key, symbol)
     return figure
 
 
@@ -72,9 +72,11 @@ def _comparison_labels(groups: Sequence[Group], values: Sequence, symbol: str) -
     return texts if len(set(texts)) == len(groups) else [group.label for group in groups]
 
 
-def _draw_reached(axis: object, groups: Sequence[Group], values: np.ndarray, symbol: str) -> None:
+def _draw_reached(axis: object, groups: Sequence[Group], values: np.ndarray, key: str, symbol: str) -> None:
     """Training loss in the last evaluations over the compared value, with the spread over seeds."""
     reached = [[_settled(run) for run in group.runs] for group in groups]
+    for line in _alike(groups, key):
+        axis.plot(values[line], [np.mean(reached[i]) for i in line], color="lightgrey", zorder=1)
     for losses, value, colour in zip(reached, values, colours(len(groups)), strict=True):
         spread = np.std(losses, ddof=1) if len(losses) > 1 else 0.0
         axis.errorbar(value, np.mean(losses), spread, fmt="o", color=colour, capsize=3)
@@ -88,6 +90,14 @@ def _draw_reached(axis: object, groups: Sequence[Group], values: np.ndarray, sym
     axis.set_xlabel(symbol)
     axis.set_title("Training loss, last 3 %", fontsize=11)
     tidy(axis)
+
+
+def _alike(groups: Sequence[Group], key: str) -> list[list[int]]:
+    """Groups that differ in the compared value alone, in its order: a line joins them."""
+    found: dict[str, list[int]] = {}
+    for number, group in enumerate(groups):
+        found.setdefault(repr([(k, v) for k, v in group.values.items() if k != key]), []).append(number)
+    return list(found.values())
 
 
 def _settled(run: Run) -> float:
@@ -120,10 +130,22 @@ def _draw(
     mean, spread = moving_average(values, window), moving_spread(values, window)
     axis.fill_between(rounds, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
     axis.plot(rounds, mean, color=colour, linestyle=dash, label=label, linewidth=1.6)
-    for end in {run.config["warmup"]["num_rounds"] for run in group.runs if "warmup" in run.config}:
+    warmups = {run.config["warmup"]["num_rounds"] for run in group.runs if "warmup" in run.config}
+    for end in warmups:
         axis.axvline(end, color="grey", linestyle=":", linewidth=1)
-    settled = slice(len(rounds) // 20, None)  # the first steep fall would hide the rest
+    settled = slice(_settles(rounds, max(warmups, default=0)), None)
     return mean[settled], np.concatenate([(mean - spread)[settled], (mean + spread)[settled]])
+
+
+def _settles(rounds: np.ndarray, warmup: int) -> int:
+    """Where the part begins that sets the axis: swings of the warm-up and the first fall would hide it.
+
+    >>> _settles(np.arange(0, 1001, 10), 0), _settles(np.arange(0, 1001, 10), 200)
+    (5, 24)
+    """
+    last = rounds[-1] if len(rounds) else 0
+    begin = warmup if warmup < last else 0
+    return int(np.searchsorted(rounds, begin + 0.05 * (last - begin)))
 
 
 def common_curve(runs: Sequence[Run], column: str) -> tuple[np.ndarray, np.ndarray]:

@@ -15,6 +15,7 @@ from fedmpi import validate
 from fedmpi.__main__ import main
 from fedmpi.conflicts import unused_keys
 from fedmpi.errors import ConfigError, UserError
+from fedmpi.sweep.points import experiment, load_sweep
 from tests.conftest import ROOT
 
 # Line numbers matter: the tables below name them.
@@ -767,6 +768,38 @@ def test_the_examples_of_the_paper_have_its_numbers():
         assert (how.local_steps, how.batch_size, how.amplification, how.amplify_every) == (5, 16, 10.0, 500)
         assert (how.local_lr, config.warmup.num_rounds) == (rate, warmup_rounds)
         assert config.warmup.local_lr == warmup_rate
+
+
+SWEEPS = {
+    "fashion": (21 * 10, 300_000, ["1e-1", "1e-2", "1e-3", "1e-4", "1e-5"]),
+    "cifar": (21 * 5, 600_000, ["5e-2", "5e-3", "5e-4", "5e-5", "5e-6"]),
+}
+
+
+@pytest.mark.parametrize("data", SWEEPS)
+def test_the_sweep_of_the_paper_has_all_its_curves(data):
+    """Runs equal of the curves' own configs; each rate has eta 1 and 10; all P and eta are there."""
+    num_runs, num_rounds, rates = SWEEPS[data]
+    points = load_sweep(ROOT / "configs" / "paper" / f"{data}-sweep.toml")
+    assert len(points) == num_runs
+    assert {point.config.run.num_rounds for point in points} == {num_rounds}
+    first = {point.method: point.config for point in points if point.seed == 1}
+    files = ["amplified", "no-amplification", "wait-minibatch", "wait-full"]
+    files += [f"P-{P}" for P in (1, 100, 300, 700, 900)]
+    for name in files:
+        alone = validate.load(
+            ROOT / "configs" / "paper" / f"{data}-{name.replace('P-', 'amplified-p')}.toml"
+        )
+        ours, theirs = experiment(first[name]), experiment(alone)
+        if alone.algorithm.amplification == 1:  # then P does not matter
+            del ours["algorithm.amplify_every"]
+        assert ours == theirs
+    how = [config.algorithm for config in first.values() if config.algorithm.name == "fedavg"]
+    assert len({(a.local_lr, a.amplification, a.amplify_every) for a in how}) == len(how)
+    tried = {(a.local_lr, a.amplification) for a in how if a.amplify_every == 500 or a.amplification == 1}
+    assert {(float(rate), eta) for rate in rates for eta in (1.0, 10.0)} <= tried
+    best = first["amplified"].algorithm.local_lr
+    assert {eta for rate, eta in tried if rate == best} == {1.0, 2.0, 5.0, 10.0, 15.0, 20.0}
 
 
 # Keys that a combination does not read: changes to BASE, keys named.

@@ -22,6 +22,11 @@ SHIPPED = {
     "sweep-array.sh": f"{SWEEP} --out sweep --array --at-a-time 8 --gpus-per-node 1 --time 12:00:00 "
     "--memory-mb 4000",
     "sweep-mpi.sh": f"{SWEEP} --out sweep --nodes 4 --ranks-per-node 32 --ranks-per-run 8 --time 12:00:00",
+    **{
+        f"paper-{data}.sh": f"configs/paper/{data}-sweep.toml --out paper-{data} --nodes 2 "
+        "--gpus-per-node 4 --time 12:00:00 --memory-mb 6000 --retries 100"
+        for data in ("fashion", "cifar")
+    },
 }
 
 

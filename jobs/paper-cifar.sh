@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# The 105 runs of configs/paper/cifar-sweep.toml, 1 ranks each, in one job, on 2 nodes of 4 ranks and 4 GPUs.
+# Submit it with sbatch; it requeues itself until all is done.
+#SBATCH --job-name=cifar-sweep
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4   # MPI ranks on each node
+#SBATCH --cpus-per-task=1
+#SBATCH --gpus-per-node=4
+#SBATCH --mem-per-cpu=6000M
+#SBATCH --time=12:00:00
+#SBATCH --output=%x-%j.log
+#SBATCH --open-mode=append   # a requeued job goes on in the same log
+#SBATCH --requeue
+#SBATCH --signal=B:USR1@120   # seconds before the end this shell is told, to write a checkpoint
+
+set -euo pipefail
+cd "${SLURM_SUBMIT_DIR:-.}"
+# The environment: load your modules here, the same MPI that fedmpi was installed with.
+# shellcheck disable=SC1091
+[ ! -f .venv/bin/activate ] || . .venv/bin/activate
+export OMP_NUM_THREADS=1
+launch=(srun --mpi=pmix)   # or: launch=(mpirun -n "$SLURM_NTASKS")
+retries=100
+
+command=(fedmpi sweep configs/paper/cifar-sweep.toml --out paper-cifar --ranks-per-run 1)
+
+# The launcher runs in the background, so that this shell hears USR1 and passes it on. All ranks
+# then finish their round, write a checkpoint and leave with status 75.
+"${launch[@]}" "${command[@]}" &
+pid=$!
+told=yes status=0
+trap 'told=yes; kill -USR1 "$pid" 2>/dev/null || true' USR1
+while [ -n "$told" ]; do  # a signal ends `wait` early
+  told='' status=0
+  wait "$pid" || status=$?
+done
+
+if [ "$status" = 75 ]; then
+  if [ "${SLURM_RESTART_COUNT:-0}" -lt "$retries" ]; then
+    echo "not done yet: requeueing job $SLURM_JOB_ID"
+    scontrol requeue "$SLURM_JOB_ID"
+  else
+    echo "not done after $retries restarts: submit this script again to go on" >&2
+  fi
+fi
+exit "$status"
