@@ -114,10 +114,9 @@ def _labels(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
 
 def _in_words(name: str, flat: dict[str, Any], keys: Sequence[str]) -> str:
     """A sweep's name for a file, as text: `amplified_local_lr-0.01` is `amplified, local_lr 0.01`."""
-    for key in keys:
-        name = name.replace(
-            f"_{key.split('.', 1)[1]}-{value_text(flat.get(key))}", f", {_value_label(key, flat[key])}"
-        )
+    for key in set(keys) & flat.keys():
+        mechanical = f"_{key.split('.', 1)[1]}-{value_text(flat[key])}"
+        name = name.replace(mechanical, f", {_value_label(key, flat[key])}")
     return name
 
 

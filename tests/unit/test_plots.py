@@ -354,8 +354,15 @@ def labels(folder: Path, *runs: tuple[str, ...]) -> list[str]:
             ["logistic", "mlp"],
         ),
         ([("a.h5", "x.toml"), ("b.h5", "x.toml")], ["a", "b"]),
+        (
+            [
+                ("a.h5", "wait_local_lr-0.5_seed-1.toml", "algorithm.local_lr=0.5"),
+                ("b.h5", "go_local_lr-1e-05_seed-1.toml", "algorithm.local_lr=1e-5"),
+            ],
+            ["wait, local_lr 0.5", "go, local_lr 1e-05"],
+        ),
     ],
-    ids=["one", "names", "one key", "two keys", "files"],
+    ids=["one", "names", "one key", "two keys", "files", "of a sweep"],
 )
 def test_labels_by_hand(tmp_path, runs, expected):
     """Groups are told apart by their names, else by the config values that differ, else by their files."""
