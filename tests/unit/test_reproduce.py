@@ -9,6 +9,7 @@ from fedmpi.commands.reproduce import _points
 from fedmpi.plots.command import PRESETS
 from fedmpi.reproduce import HERE, RECIPES
 from fedmpi.sweep.best import Group, best_groups
+from fedmpi.sweep.points import load_sweep
 from fedmpi.sweep.results import METRICS
 
 
@@ -36,14 +37,31 @@ def test_no_file_is_forgotten():
     assert sweeps == files - bases
 
 
-def test_the_paper_is_kept_where_it_is_not_shortened():
-    """N, S, I, batch, similarity, groups, warm-up and P are the paper's."""
-    config = _points(RECIPES["rates"], "rates", quick=False)[0].config
+@pytest.mark.parametrize(
+    ("sweep", "warmup"),
+    [("rates", (2000, 0.1)), ("methods", (2000, 0.1)), ("cifar-rates", (4000, 0.05))],
+)
+def test_the_paper_is_kept_where_it_is_not_shortened(sweep, warmup):
+    """N, S, I, batch, similarity, groups, warm-up and eta are the paper's; P is the cycle, as there."""
+    config = load_sweep(HERE / f"{sweep}.toml")[0].config
     assert (config.data.num_clients, config.participation.clients_per_round) == (250, 10)
     assert (config.algorithm.local_steps, config.algorithm.batch_size) == (5, 16)
     assert (config.data.similarity, config.participation.num_groups) == (0.05, 5)
-    assert (config.participation.rounds_per_group, config.algorithm.amplify_every) == (100, 500)
-    assert (config.warmup.num_rounds, config.warmup.local_lr) == (2000, 0.1)
+    assert config.algorithm.amplification == 10
+    assert config.algorithm.amplify_every == 5 * config.participation.rounds_per_group
+    assert (config.warmup.num_rounds, config.warmup.local_lr) == warmup
+
+
+@pytest.mark.parametrize(
+    "sweep", ["rates", "waiting", "methods", "intervals", "amplification", "cifar-rates"]
+)
+def test_evaluations_see_every_group(sweep):
+    """The table averages five evaluations, one after each group's turn: no method is seen at its best."""
+    for point in load_sweep(HERE / f"{sweep}.toml"):
+        run, turn = point.config.run, point.config.participation.rounds_per_group
+        last = [run.num_rounds - k * run.eval_every for k in range(5)]
+        assert run.num_rounds % run.eval_every == 0
+        assert {t // turn % 5 for t in last} == set(range(5))
 
 
 def test_the_best_setting_of_each_method():
