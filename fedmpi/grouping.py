@@ -103,7 +103,7 @@ def _labels(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
     """Names where they tell the groups apart, else the values that differ, else the files."""
     flat = [flat_config(run.config) for run in runs]
     names = [_in_words(base_name(run), f, keys) for run, f in zip(runs, flat, strict=True)]
-    texts = [", ".join(_value_label(key, f[key]) for key in keys if f.get(key) is not None) for f in flat]
+    texts = [", ".join(value_label(key, f[key]) for key in keys if f.get(key) is not None) for f in flat]
     stems, paths = [run.path.stem for run in runs], [str(run.path) for run in runs]
     both = [f"{name}, {text}" for name, text in zip(names, texts, strict=True)]
     for labels in (names, texts, both, stems, paths):
@@ -116,10 +116,15 @@ def _in_words(name: str, flat: dict[str, Any], keys: Sequence[str]) -> str:
     """A sweep's name for a file, as text: `amplified_local_lr-0.01` is `amplified, local_lr 0.01`."""
     for key in set(keys) & flat.keys():
         mechanical = f"_{key.split('.', 1)[1]}-{value_text(flat[key])}"
-        name = name.replace(mechanical, f", {_value_label(key, flat[key])}")
+        name = name.replace(mechanical, f", {value_label(key, flat[key])}")
     return name
 
 
-def _value_label(key: str, value: Any) -> str:
+def value_label(key: str, value: Any) -> str:
+    """A config value with its name.
+
+    >>> value_label("algorithm.local_lr", 0.01), value_label("model.name", "mlp")
+    ('local_lr 0.01', 'mlp')
+    """
     name = key.split(".", 1)[1]
     return value_text(value) if name == "name" else f"{name} {value_text(value)}"

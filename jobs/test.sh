@@ -80,6 +80,11 @@ ruff check . && ruff format --check . || status=1
 report "unit tests"
 python -m pytest tests/unit --doctest-modules fedmpi -n 2 "$@" || status=1
 
+# They wait for SLURM's clock most of the time: beside all that follows.
+slurm_log=$(mktemp)
+python -m pytest tests/slurm "$@" >"$slurm_log" 2>&1 &
+slurm=$!
+
 report "fuzz tests (thousands of cases: pytest tests/fuzz --long)"
 python -m pytest tests/fuzz "$@" || status=1
 
@@ -92,10 +97,6 @@ report "MPI tests on 2 ranks of MPICH (bash jobs/test.sh --mpi mpich: on 1 to 4)
 install_mpich
 mpi_tests "$mpich" 2 "$@"
 
-# They start fedmpi under mpirun and SLURM as a user does, and wait a lot: side by side.
-slurm_log=$(mktemp)
-python -m pytest tests/slurm "$@" >"$slurm_log" 2>&1 &
-slurm=$!
 report "launch tests: fedmpi under mpirun, seen from outside"
 python -m pytest tests/launch -n 2 "$@" || status=1
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fedmpi.errors import UserError
-from fedmpi.grouping import Group, sort_key, value_text
+from fedmpi.grouping import Group, sort_key, value_label, value_text
 from fedmpi.plots.style import colours, dashes, tidy
 from fedmpi.storage.reader import Run
 from fedmpi.storage.runs import flat_config
@@ -18,7 +18,9 @@ _PANELS = {
     "train_accuracy": "Training accuracy (%)",
     "test_accuracy": "Test accuracy (%)",
 }
-_LOG_RATIOS = (10, 1e12)  # losses that fall so far are drawn on a log axis; farther is divergence
+_LOG_RATIO, _LOG_RATIO_OF_POINTS = 10, 3  # losses that differ so much are drawn on a log axis
+_MOST_NAMES = 3  # of lines; more would cover each other
+_DIVERGED = 1e12  # those that differ more are not
 
 
 def draw_curves(groups: Sequence[Group], labels: Sequence[str] | None = None, extra: int = 0) -> object:
@@ -74,14 +76,27 @@ def _comparison_labels(groups: Sequence[Group], values: Sequence, symbol: str) -
 
 def _draw_reached(axis: object, groups: Sequence[Group], values: np.ndarray, key: str, symbol: str) -> None:
     """Training loss in the last evaluations over the compared value, with the spread over seeds."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     reached = [[_settled(run) for run in group.runs] for group in groups]
-    for line in _alike(groups, key):
-        axis.plot(values[line], [np.mean(reached[i]) for i in line], color="lightgrey", zorder=1)
+    lines = _alike(groups, key)
+    for others, line in lines.items():
+        means = [np.mean(reached[i]) for i in line]
+        axis.plot(values[line], means, color="lightgrey", zorder=1)
+        if 1 < len(lines) <= _MOST_NAMES:  # above the line's highest point
+            top = int(np.argmax(np.nan_to_num(means)))
+            axis.annotate(
+                others, (values[line[top]], means[top]), (-6 if top else 6, 5), textcoords="offset points",
+                ha="right" if top else "left", fontsize=8, color="grey",
+            )  # fmt: skip
     for losses, value, colour in zip(reached, values, colours(len(groups)), strict=True):
         spread = np.std(losses, ddof=1) if len(losses) > 1 else 0.0
         axis.errorbar(value, np.mean(losses), spread, fmt="o", color=colour, capsize=3)
-    if _spans_decades(np.array([np.mean(losses) for losses in reached])):
+    if _spans(np.array([np.mean(losses) for losses in reached]), _LOG_RATIO_OF_POINTS):
         axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=20))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter(NullFormatter())
     if values.min() > 0 and values.max() / values.min() >= 10:
         axis.set_xscale("log")
         ticks = np.unique(values)
@@ -92,12 +107,13 @@ def _draw_reached(axis: object, groups: Sequence[Group], values: np.ndarray, key
     tidy(axis)
 
 
-def _alike(groups: Sequence[Group], key: str) -> list[list[int]]:
-    """Groups that differ in the compared value alone, in its order: a line joins them."""
+def _alike(groups: Sequence[Group], key: str) -> dict[str, list[int]]:
+    """Groups that differ in the compared value alone, in its order, by what else they are."""
     found: dict[str, list[int]] = {}
     for number, group in enumerate(groups):
-        found.setdefault(repr([(k, v) for k, v in group.values.items() if k != key]), []).append(number)
-    return list(found.values())
+        others = [value_label(k, v) for k, v in group.values.items() if k != key and v is not None]
+        found.setdefault(", ".join(others), []).append(number)
+    return found
 
 
 def _settled(run: Run) -> float:
@@ -170,7 +186,7 @@ def _limit(axis: object, lines: np.ndarray, edges: np.ndarray, *, may_be_log: bo
     if not len(edges) or edges.max() <= edges.min():
         return
     low, high = edges.min(), edges.max()
-    if may_be_log and _spans_decades(lines):  # the lower edge of a band may well be negative
+    if may_be_log and _spans(lines, _LOG_RATIO):  # the lower edge of a band may well be negative
         axis.set_yscale("log")
         axis.set_ylim(lines.min() / 1.5, high * 1.3)
         return
@@ -178,9 +194,9 @@ def _limit(axis: object, lines: np.ndarray, edges: np.ndarray, *, may_be_log: bo
     axis.set_ylim(low - room, high + room)
 
 
-def _spans_decades(losses: np.ndarray) -> bool:
-    """Whether losses are better seen on a log axis."""
-    return losses.min() > 0 and _LOG_RATIOS[0] < losses.max() / losses.min() < _LOG_RATIOS[1]
+def _spans(losses: np.ndarray, ratio: float) -> bool:
+    """Whether losses differ so much that they are better seen on a log axis."""
+    return losses.min() > 0 and ratio < losses.max() / losses.min() < _DIVERGED
 
 
 def moving_average(values: np.ndarray, window: int) -> np.ndarray:

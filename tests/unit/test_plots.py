@@ -249,6 +249,30 @@ def test_intervals_are_sorted_and_named_by_symbol(tmp_path, figures):
     assert len(axes) == 4
 
 
+def test_settings_that_differ_in_the_rate_alone_are_joined(tmp_path, figures):
+    """Two lines over three rates, named by what they are; losses that differ by 3 and more on a log axis."""
+    for rate in (0.001, 0.01, 0.1):
+        for eta in (1, 10):
+            settings = f"local_lr={rate}", f"amplification={eta}", "amplify_every=2"
+            path = tmp_path / f"{rate}-{eta}.h5"
+            finished_run(path, *(f"algorithm.{s}" for s in settings), losses=(9, 9, eta * rate))
+    plot([str(tmp_path)], str(tmp_path / "figure.png"), "rates")
+    axis = figures[0].axes[-1]
+    assert [text.get_text() for text in axis.texts] == ["amplification 1", "amplification 10"]
+    joined = [line.get_ydata().tolist() for line in axis.get_lines() if len(line.get_xdata()) == 3]
+    assert joined == [pytest.approx([0.001, 0.01, 0.1]), pytest.approx([0.01, 0.1, 1])]
+    assert axis.get_yscale() == "log"
+
+
+def test_the_axis_shows_what_comes_after_the_warm_up(tmp_path, figures):
+    """Swings while it lasts are cut off."""
+    warmup = "warmup.num_rounds=2", "warmup.local_lr=0.1"
+    losses = (50, 90, 40, 2, 1.5, 1.4, 1.2)
+    run = finished_run(tmp_path / "r.h5", *warmup, losses=losses, accuracies=[0.5] * 7)
+    plot([str(run)], str(tmp_path / "figure.png"))
+    assert figures[0].axes[0].get_ylim()[1] < 10
+
+
 def test_many_groups_take_nothing_from_the_panels(tmp_path, figures):
     """With 24 groups the figure grows by its legend; a value that several share has one tick."""
     for rate in (0.001, 0.01, 0.1):

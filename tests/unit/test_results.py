@@ -48,7 +48,7 @@ def test_published_figures_come_from_published_curves(tables, page):
 
 
 def test_what_is_published_can_be_made_again():
-    """Files in analysis/results/ are named after recipes, the page shows them and how to make them; all small."""
+    """Files in analysis/results/ are named after recipes; the page shows them and how to make them."""
     files = list(RESULTS.iterdir())
     assert {path.stem for path in files} <= set(RECIPES)
     assert sum(path.stat().st_size for path in files) < 10e6
