@@ -250,7 +250,7 @@ def test_intervals_are_sorted_and_named_by_symbol(tmp_path, figures):
 
 
 def test_settings_that_differ_in_the_rate_alone_are_joined(tmp_path, figures):
-    """Two lines over three rates, named by what they are; losses that differ by 3 and more on a log axis."""
+    """Two lines over three rates, with their names; losses that differ by more than 3 on a log axis."""
     for rate in (0.001, 0.01, 0.1):
         for eta in (1, 10):
             settings = f"local_lr={rate}", f"amplification={eta}", "amplify_every=2"
