@@ -50,10 +50,6 @@ RECIPES = {
         "the same order of methods on CIFAR-10, each at its best rate",
         ("cifar-rates", "cifar-waiting"), "methods", only_best=True, quick_base="paper-quick",
     ),
-    "cycle": Recipe(
-        "a cycle of 50 rounds with rates ten times as large stands for the paper's cycle of 500",
-        ("cycle",), "methods", quick_base="paper-quick",
-    ),
     "logistic": Recipe(
         "the same order of methods in the paper's own cycle of 500 rounds, with logistic regression",
         ("logistic-rates", "logistic-waiting"), "methods", only_best=True, quick_base="paper-quick",
