@@ -1,7 +1,7 @@
 """The tables of RESULTS.md, from the curves in results/: `python analysis/tables.py [NAME]...`.
 
-A run's figure is the mean of its last five evaluations; a row is the mean over seeds and their standard
-deviation.
+A run's figure is the mean of its last evaluations, as many as its recipe says; a row is the mean over
+seeds and their standard deviation.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from pathlib import Path
 
 import pandas
 
+from fedmpi.reproduce import RECIPES
+
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = {"train_loss": 1, "train_accuracy": 100, "test_accuracy": 100}  # and what they are multiplied by
-LAST = 5  # evaluations, as `fedmpi reproduce` takes them
 
 
 def reached(path: Path) -> pandas.DataFrame:
     """What each run of a table of curves came to in the end, one row a run."""
     curves = pandas.read_csv(path)
     curves["name"] = curves["name"].str.replace(r"_?seed-\d+.*", "", regex=True)
-    ends = curves.groupby(["name", "seed"], sort=False).tail(LAST)
+    recipe = RECIPES.get(path.stem)
+    ends = curves.groupby(["name", "seed"], sort=False).tail(recipe.last if recipe else 5)
     return ends.groupby(["name", "seed"], sort=False)[list(COLUMNS)].mean().reset_index()
 
 

@@ -102,7 +102,7 @@ def base_name(run: Run) -> str:
 def _labels(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
     """Names where they tell the groups apart, else the values that differ, else the files."""
     flat = [flat_config(run.config) for run in runs]
-    names = [_in_words(base_name(run), f, keys) for run, f in zip(runs, flat, strict=True)]
+    names = [_in_words(base_name(run), f) for run, f in zip(runs, flat, strict=True)]
     texts = [", ".join(value_label(key, f[key]) for key in keys if f.get(key) is not None) for f in flat]
     stems, paths = [run.path.stem for run in runs], [str(run.path) for run in runs]
     both = [f"{name}, {text}" for name, text in zip(names, texts, strict=True)]
@@ -112,11 +112,16 @@ def _labels(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
     return paths
 
 
-def _in_words(name: str, flat: dict[str, Any], keys: Sequence[str]) -> str:
-    """A sweep's name for a file, as text: `amplified_local_lr-0.01` is `amplified, local_lr 0.01`."""
-    for key in set(keys) & flat.keys():
-        mechanical = f"_{key.split('.', 1)[1]}-{value_text(flat[key])}"
-        name = name.replace(mechanical, f", {value_label(key, flat[key])}")
+def _in_words(name: str, flat: dict[str, Any]) -> str:
+    """A sweep's name for a file, as text.
+
+    >>> _in_words("mifa_local_lr-0.01_eval_every-5", {"algorithm.local_lr": 0.01, "run.eval_every": 5})
+    'mifa, local_lr 0.01, eval_every 5'
+    """
+    for key, value in flat.items():
+        mechanical = re.escape(f"{key.split('.', 1)[1]}-{value_text(value)}")
+        label = value_label(key, value)
+        name = re.sub(rf"(^|_){mechanical}(?=_|$)", lambda m, label=label: ", " * bool(m[1]) + label, name)
     return name
 
 

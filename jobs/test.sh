@@ -80,6 +80,8 @@ ruff check . && ruff format --check . || status=1
 report "unit tests"
 python -m pytest tests/unit --doctest-modules fedmpi -n 2 "$@" || status=1
 
+install_mpich
+
 # They wait for SLURM's clock most of the time: beside all that follows.
 slurm_log=$(mktemp)
 python -m pytest tests/slurm "$@" >"$slurm_log" 2>&1 &
@@ -94,7 +96,6 @@ for ranks in 1 2 3 4; do
 done
 
 report "MPI tests on 2 ranks of MPICH (bash jobs/test.sh --mpi mpich: on 1 to 4)"
-install_mpich
 mpi_tests "$mpich" 2 "$@"
 
 report "launch tests: fedmpi under mpirun, seen from outside"

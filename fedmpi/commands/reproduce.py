@@ -27,6 +27,11 @@ def reproduce(args: argparse.Namespace) -> int:
     with mpi.session() as world:
         if world.is_root:
             print(f"fedmpi reproduce {args.name}: {recipe.claim}", flush=True)
+            if args.quick and recipe.quick_base:
+                print(
+                    "quick: 6,000 images of FashionMNIST, fewer rounds, one seed; it shows how, not what",
+                    flush=True,
+                )
         alone, statuses = world.split(world.rank), []
         for name in recipe.sweeps:
             points = world.on_root(lambda name=name: _points(recipe, name, quick=args.quick))

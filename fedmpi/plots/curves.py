@@ -19,8 +19,9 @@ _PANELS = {
     "test_accuracy": "Test accuracy (%)",
 }
 _LOG_RATIO, _LOG_RATIO_OF_POINTS = 10, 3  # losses that differ so much are drawn on a log axis
-_MOST_NAMES = 3  # of lines; more would cover each other
 _DIVERGED = 1e12  # those that differ more are not
+_MOST_NAMES = 3  # of lines; more would cover each other
+_LAST = 5  # evaluations, at least, that tell what a run came to: one alone may have seen it at its best
 
 
 def draw_curves(groups: Sequence[Group], labels: Sequence[str] | None = None, extra: int = 0) -> object:
@@ -103,7 +104,7 @@ def _draw_reached(axis: object, groups: Sequence[Group], values: np.ndarray, key
         axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.set_xticks([], minor=True)
     axis.set_xlabel(symbol)
-    axis.set_title("Training loss, last 3 %", fontsize=11)
+    axis.set_title("Training loss in the end", fontsize=11)
     tidy(axis)
 
 
@@ -118,7 +119,7 @@ def _alike(groups: Sequence[Group], key: str) -> dict[str, list[int]]:
 
 def _settled(run: Run) -> float:
     losses = run.eval.train_loss.dropna().to_numpy()
-    return float(losses[-max(1, round(_WINDOW * len(losses))) :].mean()) if len(losses) else np.nan
+    return float(losses[-max(_LAST, round(_WINDOW * len(losses))) :].mean()) if len(losses) else np.nan
 
 
 def _add_legend(figure: object, axis: object) -> None:

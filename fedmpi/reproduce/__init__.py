@@ -52,7 +52,7 @@ RECIPES = {
     ),
     "logistic": Recipe(
         "the same order of methods in the paper's own cycle of 500 rounds, with logistic regression",
-        ("logistic-rates", "logistic-waiting"), "methods", only_best=True, quick_base="paper-quick",
+        ("logistic-rates", "logistic-waiting"), "methods", only_best=True, quick_base="logistic-quick",
     ),
     "intervals": Recipe(
         "P = 1 is not best; a fifth of the cycle to a whole one are alike, longer intervals are worse",

@@ -52,12 +52,13 @@ def test_the_paper_is_kept_where_it_is_not_shortened(sweep, warmup):
     assert (config.warmup.num_rounds, config.warmup.local_lr) == warmup
 
 
+@pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize(
     "sweep", ["rates", "waiting", "methods", "intervals", "amplification", "cifar-rates"]
 )
-def test_evaluations_see_every_group(sweep):
+def test_evaluations_see_every_group(sweep, quick):
     """The table averages five evaluations, one after each group's turn: no method is seen at its best."""
-    for point in load_sweep(HERE / f"{sweep}.toml"):
+    for point in load_sweep(HERE / f"{sweep}.toml", base="paper-quick.toml" if quick else None):
         run, turn = point.config.run, point.config.participation.rounds_per_group
         last = [run.num_rounds - k * run.eval_every for k in range(5)]
         assert run.num_rounds % run.eval_every == 0

@@ -53,7 +53,8 @@ def test_what_is_published_can_be_made_again():
     assert {path.stem for path in files} <= set(RECIPES)
     assert sum(path.stat().st_size for path in files) < 10e6
     page = (ROOT / "analysis" / "RESULTS.md").read_text()
+    assert {RESULTS / name for name in re.findall(r"\(results/(\S+)\)", page)} <= set(files)
     for path in files:
         if path.suffix == ".png":
-            assert f"results/{path.name}" in page
+            assert f"(results/{path.name})" in page
         assert f"fedmpi reproduce {path.stem}" in page
