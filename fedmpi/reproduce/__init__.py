@@ -50,6 +50,11 @@ RECIPES = {
         "the same order of methods on CIFAR-10, each at its best rate",
         ("cifar-rates", "cifar-waiting"), "methods", only_best=True, quick_base="paper-quick",
     ),
+    "cycle": Recipe(
+        "the same order of methods in the paper's own cycle of 500 rounds, for 40 cycles",
+        ("cycle-amplified", "cycle-plain", "cycle-waiting"), "methods", only_best=True,
+        quick_base="paper-quick",
+    ),
     "logistic": Recipe(
         "the same order of methods in the paper's own cycle of 500 rounds, with logistic regression",
         ("logistic-rates", "logistic-waiting"), "methods", only_best=True, quick_base="logistic-quick",
