@@ -255,7 +255,8 @@ def test_settings_that_differ_in_the_rate_alone_are_joined(tmp_path, figures):
         for eta in (1, 10):
             settings = f"local_lr={rate}", f"amplification={eta}", "amplify_every=2"
             path = tmp_path / f"{rate}-{eta}.h5"
-            finished_run(path, *(f"algorithm.{s}" for s in settings), losses=(9, 9, eta * rate))
+            losses = [9, 9, *[eta * rate] * 5]  # the last five count
+            finished_run(path, *(f"algorithm.{s}" for s in settings), losses=losses, accuracies=[0.5] * 7)
     plot([str(tmp_path)], str(tmp_path / "figure.png"), "rates")
     axis = figures[0].axes[-1]
     assert [text.get_text() for text in axis.texts] == ["amplification 1", "amplification 10"]
