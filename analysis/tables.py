@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas
 
+from fedmpi.grouping import without_seed
 from fedmpi.reproduce import RECIPES
 
 RESULTS = Path(__file__).parent / "results"
@@ -20,7 +21,7 @@ COLUMNS = {"train_loss": 1, "train_accuracy": 100, "test_accuracy": 100}  # and 
 def reached(path: Path) -> pandas.DataFrame:
     """What each run of a table of curves came to in the end, one row a run."""
     curves = pandas.read_csv(path)
-    curves["name"] = curves["name"].str.replace(r"_?seed-\d+.*", "", regex=True)
+    curves["name"] = curves["name"].map(without_seed)
     recipe = RECIPES.get(path.stem)
     ends = curves.groupby(["name", "seed"], sort=False).tail(recipe.last if recipe else 5)
     return ends.groupby(["name", "seed"], sort=False)[list(COLUMNS)].mean().reset_index()

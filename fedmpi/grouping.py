@@ -96,7 +96,16 @@ def _identity(run: Run) -> str:
 
 def base_name(run: Run) -> str:
     """The run's name without its seed."""
-    return _SEED_IN_NAME.sub("", run.name) or run.name
+    return without_seed(run.name)
+
+
+def without_seed(name: str) -> str:
+    """A name that a sweep gave, without the seed.
+
+    >>> without_seed("amplified_local_lr-0.01_seed-3")
+    'amplified_local_lr-0.01'
+    """
+    return _SEED_IN_NAME.sub("", name) or name
 
 
 def _labels(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
