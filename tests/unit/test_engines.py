@@ -26,6 +26,7 @@ from fedmpi.validate import parse
 from tests.conftest import SMALL
 
 CPU = torch.device("cpu")
+torch.set_num_threads(1)  # as every run does by default; others change the bits
 
 
 def dense(*widths: int) -> nn.Sequential:
