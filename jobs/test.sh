@@ -77,8 +77,8 @@ fi
 report "style"
 ruff check . && ruff format --check . || status=1
 
-report "unit tests"
-python -m pytest tests/unit --doctest-modules fedmpi -n 2 "$@" || status=1
+report "unit tests, golden bits"
+python -m pytest tests/unit tests/golden --doctest-modules fedmpi -n 2 "$@" || status=1
 
 install_mpich
 

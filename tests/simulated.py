@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from fedmpi import validate
+from fedmpi.commands.run import prepare, record_anew
+from fedmpi.config import Config
+from fedmpi.data.shard import ClientData, DataInfo, load_shards
 from fedmpi.mpi import Comm
 from fedmpi.simulation import Simulation
+from fedmpi.storage.reader import Run, load_run
+from fedmpi.terminal import Progress
 
 
 def simulate(comm: Comm, text: str, overrides: tuple[str, ...] = ()) -> tuple[Simulation, list[np.ndarray]]:
@@ -37,3 +43,27 @@ def random_q(seed: int, rounds: int, clients: int) -> np.ndarray:
     q = draws.random((rounds, clients)) * (draws.random((rounds, clients)) < 0.3)
     q[draws.random(rounds) < 0.2] = 0
     return q
+
+
+def single_rank() -> Comm:
+    """This process by itself, whatever started it."""
+    from mpi4py import MPI
+
+    if not MPI.Is_initialized():
+        MPI.Init()
+        atexit.register(MPI.Finalize)
+    return Comm(MPI.COMM_SELF)
+
+
+def run_to_file(config: Config, path: Path) -> Run:
+    """The results of a whole run on one rank, read from its file."""
+    simulation, attributes = prepare(single_rank(), config, path)
+    record_anew(path, attributes, simulation)
+    simulation.run(Progress(config.run.num_rounds, enabled=False))
+    return load_run(path)
+
+
+def shard_of(config: Config) -> tuple[ClientData, DataInfo]:
+    """The clients' data on one rank."""
+    clients, _, _, info = load_shards(single_rank(), config, torch.device("cpu"))
+    return clients, info

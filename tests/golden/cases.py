@@ -1,0 +1,205 @@
+"""What the golden files pin: every shipped protocol and every method, each made small enough for seconds.
+
+A case is a valid config. Small versions keep what a protocol is about (partition, participation, method,
+warm-up, amplification, its own rates) and shrink what only costs time (samples, clients, rounds, model).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedmpi import validate
+from fedmpi.config import METHODS, Config
+from fedmpi.reproduce import HERE as RECIPES
+from fedmpi.sweep.points import load_sweep
+
+ROOT = Path(__file__).resolve().parents[2]
+ROUNDS = 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """One golden file: a config, and the engines and precisions that it is run with."""
+
+    name: str  # path below tests/golden, without .txt
+    source: str  # for people
+    config: Config
+    variants: tuple[tuple[str, str], ...] = (("batched", "float64"),)  # engine, dtype
+
+
+def cases() -> list[Case]:
+    """All of them, by name."""
+    found = [*_protocols(), *_recipes(), *_methods(), *_models()]
+    return sorted(found, key=lambda case: case.name)
+
+
+def _protocols() -> Iterator[Case]:
+    """Every config file that is shipped, but for sweeps."""
+    for path in sorted((ROOT / "configs").rglob("*.toml")):
+        if not path.stem.endswith("-sweep"):
+            source = path.relative_to(ROOT)
+            name = "protocols/" + "-".join(source.with_suffix("").parts[1:])
+            yield Case(name, str(source), small(validate.load(path)))
+
+
+def _recipes() -> Iterator[Case]:
+    """Every method of every sweep of `fedmpi reproduce`, at its first setting and seed."""
+    bases = ("-base", "-quick")
+    for path in sorted(RECIPES.glob("*.toml")):
+        if not path.stem.endswith(bases):
+            seen = set()
+            for point in load_sweep(path):
+                if point.method not in seen:
+                    seen.add(point.method)
+                    source = f"reproduce {path.stem}, {point.method}"
+                    yield Case(f"recipes/{path.stem}-{point.method}", source, small(point.config))
+
+
+def small(config: Config) -> Config:
+    """20 rounds of a protocol in a fraction of a second."""
+    data, who, algorithm, warmup = config.data, config.participation, config.algorithm, config.warmup
+    settings = {
+        "run.num_rounds": ROUNDS, "run.eval_every": 4, "run.checkpoint_every": 0,
+        "run.record_params_every": 0, "run.record_theory_every": 0, "run.name": "golden",
+    }  # fmt: skip
+    if data.dataset != "quadratic":
+        # Crop and flip, which CIFAR-10 has, work on images of any size.
+        settings |= {
+            "data.dataset": "synthetic", "data.train_samples": 500, "data.test_samples": 100,
+            "data.num_clients": 20, "data.shape": [2, 4, 4], "data.noise_std": 0.25,
+            "data.allow_empty": True,
+        }  # fmt: skip
+        settings |= {"model.name": "logistic"} if config.model.name == "logistic" else {
+            "model.name": "mlp", "model.hidden": [6],
+        }  # fmt: skip
+        settings["algorithm.local_steps"] = min(algorithm.local_steps, 5)
+        settings["algorithm.batch_size"] = min(algorithm.batch_size, 5)
+    if who.rounds_per_group:
+        settings["participation.rounds_per_group"] = 2
+    if who.clients_per_round and data.dataset != "quadratic":
+        settings["participation.clients_per_round"] = 3
+    if algorithm.amplify_every > 1:
+        # One cycle of five groups is 10 rounds here; shorter and longer intervals stay so.
+        cycle = (who.num_groups or 1) * (who.rounds_per_group or 100)
+        settings["algorithm.amplify_every"] = max(2, min(round(10 * algorithm.amplify_every / cycle), 16))
+    if algorithm.lr_halve_every:
+        settings["algorithm.lr_halve_every"] = 6
+    if algorithm.cutoff:
+        settings["algorithm.cutoff"] = 4
+    if warmup:
+        settings["warmup.num_rounds"] = 4
+    return changed(config, settings)
+
+
+def changed(config: Config, settings: dict[str, object]) -> Config:
+    """A config with some keys set, checked again."""
+    from fedmpi.toml import toml_value
+
+    overrides = [f"{key}={toml_value(value)}" for key, value in settings.items()]
+    return validate.parse(config.to_toml(), "golden.toml", overrides)
+
+
+_ALL_VARIANTS = tuple((engine, dtype) for engine in ("loop", "batched") for dtype in ("float32", "float64"))
+
+_CLASSIFIER = """
+[run]
+num_rounds = 20
+eval_every = 4
+[data]
+dataset = "synthetic"
+num_clients = 12
+train_samples = 480
+test_samples = 96
+shape = [1, 4, 4]
+partition = "dirichlet"
+alpha = 0.5
+allow_empty = true
+[model]
+name = "mlp"
+hidden = [6]
+[participation]
+availability = "markov"
+to_active = 0.5
+to_inactive = 0.3
+selection = "{selection}"
+clients_per_round = 4
+[algorithm]
+name = "{method}"
+local_lr = 0.05
+local_steps = 3
+batch_size = 8
+amplification = 1.5
+amplify_every = 5
+{options}
+[warmup]
+num_rounds = 3
+local_lr = 0.1
+"""
+
+# Elementwise arithmetic only: its bits are the same on every CPU.
+_QUADRATIC = """
+[run]
+num_rounds = 20
+eval_every = 4
+dtype = "float64"
+[data]
+dataset = "quadratic"
+centers = [[1.0, -2.0], [0.5, 3.0], [-1.5, 0.25], [2.0, 2.0], [-3.0, -1.0]]
+noise_std = 0.1
+[model]
+name = "quadratic"
+initial = [0.3, -0.7]
+[participation]
+availability = "bernoulli"
+probability = [0.9, 0.6, 0.5, 0.7, 0.4]
+selection = "{selection}"
+clients_per_round = 3
+[algorithm]
+name = "{method}"
+local_lr = 0.05
+local_steps = 3
+amplification = 1.5
+amplify_every = 5
+{options}
+[warmup]
+num_rounds = 3
+local_lr = 0.1
+"""
+
+_OPTIONS = {
+    "wait-minibatch": "wait_rounds = 4",
+    "wait-full": "wait_rounds = 4",
+    "fedau": "cutoff = 3",
+    "fedprox": "mu = 0.3",
+    "fedavg": "clip_norm = 0.5",
+}
+
+
+def _methods() -> Iterator[Case]:
+    """Every method on a classifier, by both engines in both precisions; and on a quadratic problem."""
+    for method in METHODS:
+        selection = "least-recent" if method == "fedlaavg" else "permutation"
+        words = {"method": method, "selection": selection, "options": _OPTIONS.get(method, "")}
+        classifier = validate.parse(_CLASSIFIER.format(**words), "golden.toml")
+        yield Case(f"methods/{method}", f"{method} on a small classifier", classifier, _ALL_VARIANTS)
+        quadratic = validate.parse(_QUADRATIC.format(**words), "golden.toml")
+        variants = (("loop", "float64"),)
+        yield Case(f"methods/{method}-quadratic", f"{method} on a quadratic problem", quadratic, variants)
+
+
+def _models() -> Iterator[Case]:
+    """The convolutional models, by both engines, for few rounds of two clients."""
+    shapes = {"cnn-fashion": [1, 28, 28], "cnn-cifar": [3, 32, 32], "cnn-small": [3, 32, 32]}
+    for model, shape in shapes.items():
+        settings = {
+            "model.name": model, "data.shape": shape, "data.train_samples": 120, "data.test_samples": 24,
+            "data.num_clients": 6, "run.num_rounds": 4, "run.eval_every": 2, "data.partition": "iid",
+            "participation.clients_per_round": 2, "algorithm.local_steps": 2,
+            "algorithm.amplify_every": 2, "warmup.num_rounds": 1,
+        }  # fmt: skip
+        words = {"method": "fedavg", "selection": "uniform", "options": ""}
+        config = validate.parse(_CLASSIFIER.format(**words), "golden.toml")
+        variants = (("loop", "float32"), ("batched", "float32"))
+        yield Case(f"models/{model}", f"fedavg with {model}", changed(config, settings), variants)
