@@ -34,9 +34,7 @@ def main(wanted: str = "") -> None:
         if wanted in name:
             path_of(name).parent.mkdir(parents=True, exist_ok=True)
             path_of(name).write_text(make())
-    print(
-        f"{sum(wanted in name for name in texts)} golden files written; `git diff tests/golden` shows what changed"
-    )
+    print(f"{sum(wanted in name for name in texts)} golden files written; see `git diff tests/golden`")
 
 
 if __name__ == "__main__":

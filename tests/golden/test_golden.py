@@ -63,4 +63,4 @@ def test_every_file_has_its_case():
 def test_differences(line, other, exact, is_equal):
     """Digests of data are exact, those of models only on the same machine; numbers have a tolerance."""
     problems = differences(f"# a\n[loop, float64]\n{line}", f"# a\n[loop, float64]\n{other}", exact=exact)
-    assert not problems == is_equal
+    assert (not problems) is is_equal
