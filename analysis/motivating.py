@@ -10,9 +10,10 @@ import tempfile
 from pathlib import Path
 
 import fedmpi
-from fedmpi import mpi, validate
-from fedmpi.commands.run import carry_out, prepare, record_anew
-from fedmpi.plots.trajectory import plot_trajectories
+from fedmpi import mpi
+from fedmpi.cli.run import carry_out, prepare, record_anew
+from fedmpi.config import validate
+from fedmpi.results.plots.trajectory import plot_trajectories
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs" / "motivating"
 # Upper row: gamma without amplification. Lower row: small gamma, amplified to the same gamma * eta.

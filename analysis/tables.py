@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pandas
 
-from fedmpi.grouping import without_seed
-from fedmpi.reproduce import RECIPES
+from fedmpi.experiments.reproduce import RECIPES
+from fedmpi.results.groups import without_seed
 
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = {"train_loss": 1, "train_accuracy": 100, "test_accuracy": 100}  # and what they are multiplied by

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from fedmpi.arguments import make_parser
+from fedmpi.cli.arguments import make_parser
 from fedmpi.errors import UserError
 
 
@@ -33,79 +33,79 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _dispatch(args: argparse.Namespace) -> int:
     # Each command imports only what it needs: `info` and `plot` load neither torch nor MPI.
     if args.command == "run":
-        from fedmpi.commands.run import run
+        from fedmpi.cli.run import run
 
         return run(args.config, args.out, args.set, force=args.force)
     if args.command == "resume":
-        from fedmpi.commands.run import resume
+        from fedmpi.cli.run import resume
 
         return resume(args.run, args.set, trust=args.trust)
     if args.command == "sweep":
-        from fedmpi.commands.sweep import sweep
+        from fedmpi.cli.sweep import sweep
 
         return sweep(args)
     if args.command == "sweep-best":
-        from fedmpi.sweep.best import best
+        from fedmpi.experiments.sweep.best import best
 
         return best(args.folder, args.metric, args.last, everything=args.all)
     if args.command == "reproduce":
-        from fedmpi.commands.reproduce import reproduce
+        from fedmpi.cli.reproduce import reproduce
 
         return reproduce(args)
     if args.command == "slurm":
-        from fedmpi.commands.slurm import slurm
+        from fedmpi.cli.slurm import slurm
 
         return slurm(args)
     if args.command == "check":
-        from fedmpi.commands.check import check
+        from fedmpi.cli.check import check
 
         return check(args.config, args.set, args.ranks, args.plot)
     if args.command == "advise":
-        from fedmpi.commands.advise import advise
+        from fedmpi.cli.advise import advise
 
         how = {"at": args.at, "measure": args.measure, "as_json": args.json, "plot": args.plot}
         return advise(args.config, args.set, **how)
     if args.command == "participation":
-        from fedmpi.commands.participation import write_participation
+        from fedmpi.cli.participation import write_participation
 
         return write_participation(args.config, args.set, args.out, args.rounds, force=args.force)
     if args.command == "verify":
-        from fedmpi.commands.verify import verify
+        from fedmpi.cli.verify import verify
 
         return verify(args.config, args.set, args.ranks)
     if args.command == "bench":
-        from fedmpi.commands.bench import bench
+        from fedmpi.cli.bench import bench
 
         return bench(args)
     if args.command == "diff":
-        from fedmpi.commands.verify import diff
+        from fedmpi.cli.verify import diff
 
         return diff(args.run, args.other)
     if args.command == "info":
-        from fedmpi.commands.info import info
+        from fedmpi.cli.info import info
 
         return info(args.run)
     if args.command == "plot":
-        from fedmpi.plots import plot
+        from fedmpi.results.plots import plot
 
         return plot(args.runs, args.out, args.preset, trajectory=args.trajectory)
     if args.command == "watch":
-        from fedmpi.commands.watch import watch
+        from fedmpi.cli.watch import watch
 
         return watch(args.run, once=args.once, every=args.every)
     if args.command == "report":
-        from fedmpi.report.page import report
+        from fedmpi.results.report.page import report
 
         return report(args.runs, args.out)
     if args.command == "export":
-        from fedmpi.commands.export import export
+        from fedmpi.cli.export import export
 
         return export(args.runs, args.out, args.table)
     if args.action == "trace":
-        from fedmpi.commands.trace import import_trace
+        from fedmpi.cli.trace import import_trace
 
         return import_trace(args.file, args.out, args.round_seconds, force=args.force)
-    from fedmpi.commands.prepare import prepare
+    from fedmpi.cli.prepare import prepare
 
     return prepare(args.name, args.root, args.source)
 

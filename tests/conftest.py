@@ -40,6 +40,14 @@ batch_size = 8
 """
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Doctests of the package fedmpi/mpi run like all others: pytest-mpi takes its name for a marker."""
+    for item in items:
+        if isinstance(item, pytest.DoctestItem):
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "skip"]
+
+
 @pytest.fixture
 def small_config(tmp_path: Path) -> Path:
     """A config file of a small experiment."""

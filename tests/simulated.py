@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedmpi import validate
-from fedmpi.commands.run import prepare, record_anew
-from fedmpi.config import Config
+from fedmpi.cli.progress import Progress
+from fedmpi.cli.run import prepare, record_anew
+from fedmpi.config import Config, validate
 from fedmpi.data.shard import ClientData, DataInfo, load_shards
 from fedmpi.mpi import Comm
-from fedmpi.simulation import Simulation
+from fedmpi.simulation.loop import Simulation
 from fedmpi.storage.reader import Run, load_run
-from fedmpi.terminal import Progress
 
 
 def simulate(comm: Comm, text: str, overrides: tuple[str, ...] = ()) -> tuple[Simulation, list[np.ndarray]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedmpi import rng
+from fedmpi.data import rng
 
 Gradient = Callable[[int, int, np.ndarray], np.ndarray]  # (client, minibatch number, y) -> g_n(y)
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi import rng
+from fedmpi.data import rng
 
 EVAL_BLOCK = 128  # samples of an evaluation block: larger ones cost page faults, smaller ones overhead
 

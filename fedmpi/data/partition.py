@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmpi import rng
 from fedmpi.config import DataConfig
+from fedmpi.data import rng
 from fedmpi.errors import UserError
 
 

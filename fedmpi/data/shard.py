@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi import rng
 from fedmpi.config import Config
+from fedmpi.data import rng
 from fedmpi.data.evaluation import EVAL_BLOCK, EvalData, Normaliser, eval_rows, stratified
 from fedmpi.data.partition import ClientLabels, Partition, make_partition
 from fedmpi.data.prepared import Dataset

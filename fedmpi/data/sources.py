@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from fedmpi import rng
 from fedmpi.config import DataConfig
+from fedmpi.data import rng
 from fedmpi.data.prepared import Dataset, read_dataset
 from fedmpi.data.staging import read_staged
 from fedmpi.errors import UserError

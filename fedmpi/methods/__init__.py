@@ -25,8 +25,8 @@ def make_method(config: Config, num_clients: int) -> Method:
     name = config.algorithm.name
     if name in METHODS:
         return METHODS[name](config, num_clients)
+    from fedmpi.config.user_code import import_function
     from fedmpi.errors import UserError
-    from fedmpi.plugins import import_function
 
     kind = import_function(name, "algorithm.name")
     if not (isinstance(kind, type) and issubclass(kind, Method)):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from fedmpi.config import Config
-from fedmpi.participation import chance, markov, trace  # noqa: F401  they register themselves
+from fedmpi.participation import chance, markov, traces  # noqa: F401  they register themselves
 from fedmpi.participation.availability import make_availability
 from fedmpi.participation.schedule import read_schedule
 from fedmpi.participation.selection import SELECTIONS

@@ -95,7 +95,7 @@ class UserFunction(Availability):
     def __init__(
         self, config: ParticipationConfig, num_clients: int, seed: int, labels: ClientLabels | None = None
     ) -> None:
-        from fedmpi.plugins import import_function
+        from fedmpi.config.user_code import import_function
 
         self._name = config.availability
         self._function = import_function(config.availability, "participation.availability")

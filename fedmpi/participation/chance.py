@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedmpi import rng
 from fedmpi.config import ParticipationConfig
+from fedmpi.data import rng
 from fedmpi.participation.availability import Availability, availability
 from fedmpi.participation.probabilities import client_probabilities, draw_clients
 

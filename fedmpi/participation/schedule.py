@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmpi.participation.table import read_table
+from fedmpi.participation.tables import read_table
 
 
 class Schedule:

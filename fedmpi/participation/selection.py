@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedmpi import rng
+from fedmpi.data import rng
 
 
 class Memoryless:

@@ -16,7 +16,8 @@ from fedmpi.theory.bound import (
     stochastic_interval,
     suits_3_3,
 )
-from fedmpi.theory.chance import (
+from fedmpi.theory.divergence import Divergence, deviations_of_gram, divergence, exact_delta2, round_split
+from fedmpi.theory.random_participation import (
     chebyshev_delta2,
     expected_delta2,
     hoeffding_delta2,
@@ -24,7 +25,6 @@ from fedmpi.theory.chance import (
     markov_long_run_variance,
     sampled_long_run_variance,
 )
-from fedmpi.theory.divergence import Divergence, deviations_of_gram, divergence, exact_delta2, round_split
 from fedmpi.theory.weights import Weights, delta2_factors, interval_grid, regularized_interval, rho
 
 __all__ = [

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedmpi import validate
-from fedmpi.config import SECTIONS
+from fedmpi.config import SECTIONS, validate
 from fedmpi.data.prepared import Dataset, write_dataset
 from fedmpi.errors import UserError
 from fedmpi.storage.checkpoint import Checkpoint, write_checkpoint

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmpi import validate
-from fedmpi.config import METHODS, Config
-from fedmpi.reproduce import HERE as RECIPES
-from fedmpi.sweep.points import load_sweep
+from fedmpi.config import METHODS, Config, validate
+from fedmpi.experiments.reproduce import HERE as RECIPES
+from fedmpi.experiments.sweep.points import load_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 20
@@ -95,7 +94,7 @@ def small(config: Config) -> Config:
 
 def changed(config: Config, settings: dict[str, object]) -> Config:
     """A config with some keys set, checked again."""
-    from fedmpi.toml import toml_value
+    from fedmpi.config.toml import toml_value
 
     overrides = [f"{key}={toml_value(value)}" for key, value in settings.items()]
     return validate.parse(config.to_toml(), "golden.toml", overrides)

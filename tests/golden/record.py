@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmpi import rng
 from fedmpi.config import Config
+from fedmpi.data import rng
 from tests.golden.cases import Case
 from tests.simulated import run_to_file, shard_of
 

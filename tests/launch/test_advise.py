@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import fedmpi
-from fedmpi import theory, validate
+from fedmpi import theory
+from fedmpi.config import validate
 from tests.conftest import ROOT, SMALL
 
 APPENDIX = ROOT / "configs" / "appendix-example.toml"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fedmpi
-from fedmpi.compare import first_difference
+from fedmpi.results.compare import first_difference
 from tests.conftest import ROOT, SMALL
 from tests.launch.test_resume import Job
 

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 import fedmpi
-from fedmpi.compare import first_difference
 from fedmpi.data.sources import SYSTEM_FASHION_MNIST
+from fedmpi.results.compare import first_difference
 
 can_cut = os.geteuid() == 0 and shutil.which("unshare") and shutil.which("ip")
 pytestmark = [

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import fedmpi
-from fedmpi.compare import first_difference
+from fedmpi.results.compare import first_difference
 from fedmpi.storage.checkpoint import find_checkpoints
 from fedmpi.storage.reader import peek
 from tests.conftest import ROOT, SMALL

@@ -13,7 +13,7 @@ import pandas
 import pytest
 
 import fedmpi
-from fedmpi.compare import first_difference
+from fedmpi.results.compare import first_difference
 from fedmpi.storage.reader import peek
 from tests.conftest import ROOT, SMALL
 

@@ -212,7 +212,7 @@ def test_empty_rounds_count(comm, shared_path):
 
 def test_more_participants_than_a_wave_holds(comm, monkeypatch):
     """Summing in waves gives Algorithm 1 all the same, also when a rank has none of a wave."""
-    monkeypatch.setattr("fedmpi.training.wave_size", lambda num_params: 2)
+    monkeypatch.setattr("fedmpi.simulation.training.wave_size", lambda num_params: 2)
     centers = np.arange(10.0).reshape(5, 2)
     text = f"""
     [run]

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi import mpi, validate
-from fedmpi.aggregate import NonFiniteUpdateError, WeightedSum
+from fedmpi.config import validate
 from fedmpi.data.shard import ClientData, load_shards
 from fedmpi.data.sources import load_dataset
 from fedmpi.errors import UserError
-from fedmpi.evaluate import evaluate
-from fedmpi.lending import Loans
 from fedmpi.models import build_model
-from fedmpi.params import FlatModel
-from fedmpi.simulation import Simulation
-from fedmpi.timing import Stopwatch
+from fedmpi.models.flat import FlatModel
+from fedmpi.simulation.aggregate import NonFiniteUpdateError, WeightedSum
+from fedmpi.simulation.clock import Stopwatch
+from fedmpi.simulation.evaluate import evaluate
+from fedmpi.simulation.lending import Loans
+from fedmpi.simulation.loop import Simulation
 from tests.conftest import SMALL, minibatches
 
 pytestmark = pytest.mark.mpi
@@ -95,7 +95,7 @@ def test_root_shares_its_result(comm):
 
 def test_large_arrays_travel_in_chunks(comm, monkeypatch):
     """Sums and broadcasts beyond a message's limit go in pieces."""
-    monkeypatch.setattr(mpi, "_CHUNK", 7)
+    monkeypatch.setattr("fedmpi.mpi.comm._CHUNK", 7)
     values = np.arange(100) * (comm.rank + 1)
     comm.sum_in_place(values)
     assert (values == np.arange(100) * (comm.size * (comm.size + 1) // 2)).all()
@@ -135,7 +135,7 @@ def test_evaluation_gives_true_means(comm):
 
 def test_initial_model_is_that_of_rank_0(comm, monkeypatch):
     """A model function that draws other numbers on every rank still gives one x_0."""
-    monkeypatch.setattr("fedmpi.rng.integer", lambda *address: 100 + comm.rank)
+    monkeypatch.setattr("fedmpi.data.rng.integer", lambda *address: 100 + comm.rank)
     simulation = Simulation(comm, validate.parse(SMALL, "test.toml"), CPU)
     mine = simulation.state.global_params
     shared = mine.copy()

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmpi import evaluate as evaluation
-from fedmpi import validate
-from fedmpi.commands.run import prepare, record_anew
+from fedmpi.cli.progress import Progress
+from fedmpi.cli.run import prepare, record_anew
+from fedmpi.config import validate
 from fedmpi.mpi import Comm
+from fedmpi.simulation import evaluate as evaluation
 from fedmpi.storage.reader import Run, load_run
-from fedmpi.terminal import Progress
 from tests.conftest import SMALL
 
 pytestmark = pytest.mark.mpi

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi import validate
-from fedmpi.config import METHODS
+from fedmpi.config import METHODS, validate
 from fedmpi.data.sources import load_dataset
 from fedmpi.methods import METHODS as KINDS
 from fedmpi.participation import make_participation
-from fedmpi.simulation import Simulation
+from fedmpi.simulation.loop import Simulation
 from fedmpi.storage.checkpoint import read_checkpoint, write_checkpoint
 from tests import method_twins as twins
 from tests.simulated import random_q, simulate, write_schedule

@@ -16,8 +16,8 @@ import pandas
 import pytest
 
 import fedmpi
-from fedmpi.compare import first_difference
-from fedmpi.slurm import Request, job_script
+from fedmpi.experiments.job_script import Request, job_script
+from fedmpi.results.compare import first_difference
 from fedmpi.storage.reader import peek
 from tests.conftest import ROOT
 from tests.launch.test_sweep import SLOW, SWEEP

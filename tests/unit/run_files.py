@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmpi import validate
+from fedmpi.config import validate
 from fedmpi.storage.writer import RunWriter
 from tests.conftest import SMALL
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedmpi.__main__ import main
-from fedmpi.commands.trace import import_trace
+from fedmpi.cli.trace import import_trace
 from fedmpi.config import ParticipationConfig
 from fedmpi.errors import UserError
 from fedmpi.participation.activity import Activity, read_activity

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fedmpi.__main__ import main
-from fedmpi.bench.plain import PlainLoop, make_model
-from fedmpi.bench.sides import outside_mpi, step_flop
-from fedmpi.commands.bench import projection, table
+from fedmpi.cli.bench import projection, table
+from fedmpi.experiments.bench.plain import PlainLoop, make_model
+from fedmpi.experiments.bench.sides import outside_mpi, step_flop
 
 RESULTS = {
     "fashion": {
@@ -50,7 +50,7 @@ def test_the_table_tells_every_figure():
 
 def test_the_kernels_of_a_step_are_its_convolutions_and_products():
     """The paper's CNN: two convolutions forward, two backward; dense layers: 2 forward, 4 backward."""
-    from fedmpi.bench.sides import _Kernels
+    from fedmpi.experiments.bench.sides import _Kernels
 
     model, images = make_model("cnn-fashion"), torch.randn(2, 1, 28, 28)
     with _Kernels() as kernels:
@@ -110,8 +110,8 @@ def test_flop_of_a_step_are_those_of_the_paper_s_cnn():
     """541 MFLOP for 16 images, without the gradient of the first convolution's input."""
     from types import SimpleNamespace
 
-    from fedmpi.models import _cnn
-    from fedmpi.params import FlatModel
+    from fedmpi.models.builtin import _cnn
+    from fedmpi.models.flat import FlatModel
 
     model = FlatModel(_cnn((1, 32, 32), (1568, 128, 10)), torch.float32, torch.device("cpu"))
     simulation = SimpleNamespace(model=model, data=SimpleNamespace(shape=(1, 28, 28)))

@@ -15,8 +15,7 @@ import h5py
 import numpy as np
 import pytest
 
-from fedmpi import validate
-from fedmpi.config import Config
+from fedmpi.config import Config, validate
 from fedmpi.errors import OutputError, UserError
 from fedmpi.participation import Participation, make_participation
 from fedmpi.storage.checkpoint import (

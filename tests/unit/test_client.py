@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import nn
 
-from fedmpi import validate
-from fedmpi.client import LocalTrainer
+from fedmpi.config import validate
 from fedmpi.data.evaluation import Normaliser
 from fedmpi.data.partition import Partition
 from fedmpi.data.shard import ClientData, Work
-from fedmpi.engines.autograd import OneByOne
 from fedmpi.errors import ClientError
 from fedmpi.methods import Method, Round
-from fedmpi.models import Quadratic
-from fedmpi.params import FlatModel
+from fedmpi.models.builtin import Quadratic
+from fedmpi.models.engines.autograd import OneByOne
+from fedmpi.models.flat import FlatModel
+from fedmpi.simulation.client import LocalTrainer
 from tests.conftest import SMALL, minibatches
 
 CPU = torch.device("cpu")

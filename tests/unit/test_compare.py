@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmpi.compare import config_differences, first_difference, parameter_difference
+from fedmpi.results.compare import config_differences, first_difference, parameter_difference
 from fedmpi.storage.reader import Run, load_run
 from tests.unit.run_files import finished_run
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmpi import config as names
-from fedmpi import validate
 from fedmpi.__main__ import main
-from fedmpi.conflicts import unused_keys
+from fedmpi.config import validate
+from fedmpi.config.rules import unused_keys
 from fedmpi.errors import ConfigError, UserError
-from fedmpi.sweep.points import experiment, load_sweep
+from fedmpi.experiments.sweep.points import experiment, load_sweep
 from tests.conftest import ROOT
 
 # Line numbers matter: the tables below name them.

@@ -16,8 +16,7 @@ import h5py
 import numpy as np
 import pytest
 
-from fedmpi import validate
-from fedmpi.config import DataConfig
+from fedmpi.config import DataConfig, validate
 from fedmpi.data import sources
 from fedmpi.data.prepared import Dataset, read_dataset, write_dataset
 from fedmpi.data.sources import load_dataset, prepare, read_cifar_10, read_fashion_mnist

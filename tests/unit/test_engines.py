@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedmpi.client import LocalTrainer
 from fedmpi.config import Config
+from fedmpi.config.validate import parse
 from fedmpi.data.evaluation import Normaliser
 from fedmpi.data.partition import Partition
 from fedmpi.data.shard import ClientData, Work
-from fedmpi.engines import Engine, choose_engine, cuda_graph, is_capturable, make_gradients
-from fedmpi.engines.dense import Dense, dense_layers
-from fedmpi.engines.layout import speed_up
-from fedmpi.engines.vmap import Vectorised
 from fedmpi.methods import Method, Round
-from fedmpi.params import FlatModel
-from fedmpi.validate import parse
+from fedmpi.models.engines import Engine, choose_engine, cuda_graph, is_capturable, make_gradients
+from fedmpi.models.engines.dense import Dense, dense_layers
+from fedmpi.models.engines.layout import speed_up
+from fedmpi.models.engines.vmap import Vectorised
+from fedmpi.models.flat import FlatModel
+from fedmpi.simulation.client import LocalTrainer
 from tests.conftest import SMALL
 
 CPU = torch.device("cpu")
@@ -79,7 +79,7 @@ def trainer(
 
 def updates_of(made: LocalTrainer, clients: list[int], steps: int = 4) -> dict[int, Tensor]:
     """Each client's update, trained together."""
-    from fedmpi.params import aligned_rows
+    from fedmpi.models.flat import aligned_rows
 
     updates = aligned_rows(len(clients), len(made.start), made.start)
     method, round = Method(config_of(), 20), Round(0, np.array(clients), np.ones(len(clients)), 0.05)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import fedmpi
-from fedmpi.compare import first_difference
 from fedmpi.errors import OutputError
-from fedmpi.events import EventFiles, events_folder
+from fedmpi.experiments.tensorboard import EventFiles, events_folder
+from fedmpi.results.compare import first_difference
 from tests.unit.run_files import INITIAL, add_rounds, create_run, finished_run
 
 METRICS = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
@@ -122,9 +122,9 @@ def test_missing_package_is_told_before_the_run(small_config, tmp_path, fedmpi_c
 def test_nothing_is_imported_unless_asked_for(small_config, tmp_path):
     """A run without events loads no TensorBoard."""
     code = (
-        "import sys\nfrom fedmpi.commands.run import run\n"
+        "import sys\nfrom fedmpi.cli.run import run\n"
         "run(sys.argv[1], sys.argv[2], [])\n"
-        "assert not [name for name in sys.modules if 'tensorboard' in name]"
+        "assert not [name for name in sys.modules if 'tensorboard' in name and 'fedmpi' not in name]"
     )
     command = [sys.executable, "-c", code, str(small_config), str(tmp_path / "r.h5")]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)

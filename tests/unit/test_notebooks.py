@@ -8,9 +8,9 @@ import os
 import numpy as np
 import pytest
 
-from fedmpi import validate
+from fedmpi.config import validate
+from fedmpi.experiments.sweep.points import load_sweep
 from fedmpi.storage.writer import RunWriter
-from fedmpi.sweep.points import load_sweep
 from tests.conftest import ROOT
 from tests.unit.run_files import add_rounds, always_run, attributes, finished_run
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmpi import validate
-from fedmpi.config import Config
+from fedmpi.config import Config, validate
 from fedmpi.errors import UserError
 from fedmpi.participation import Participation, make_participation
 from fedmpi.participation.availability import make_availability

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedmpi.conflicts import unused_keys
+from fedmpi.config.rules import unused_keys
 from tests.unit.test_config import BASE, QUADRATIC, edit, parse, problems_of
 
 PLAIN = edit(BASE, ('selection = "uniform"', ""), ("clients_per_round = 3", ""))

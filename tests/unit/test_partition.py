@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmpi import rng
 from fedmpi.config import PARTITIONS as NAMES
 from fedmpi.config import DataConfig
-from fedmpi.data import sources
+from fedmpi.data import rng, sources
 from fedmpi.data.partition import PARTITIONS, Partition, make_partition
 from fedmpi.errors import UserError
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedmpi.device import missed_gpus
-from fedmpi.placement import Place, core_quota, from_json, notes, table, to_json, usable_cores
+from fedmpi.mpi.device import missed_gpus
+from fedmpi.mpi.placement import Place, core_quota, from_json, notes, table, to_json, usable_cores
 
 
 def cpu(rank: int, host: str = "n1", cores: tuple[int, ...] = (0, 1), **changes: object) -> Place:

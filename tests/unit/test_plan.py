@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmpi.plan import assign
+from fedmpi.simulation.plan import assign
 
 
 @st.composite

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from fedmpi.errors import UserError
-from fedmpi.grouping import group_runs
-from fedmpi.plots import plot
-from fedmpi.plots.command import PRESETS
-from fedmpi.plots.curves import moving_average, moving_spread
+from fedmpi.results.groups import group_runs
+from fedmpi.results.plots import plot
+from fedmpi.results.plots.curves import moving_average, moving_spread
+from fedmpi.results.plots.picture import PRESETS
 from fedmpi.storage.files import replacing
 from fedmpi.storage.reader import load_run
 from fedmpi.storage.writer import RunWriter
@@ -82,7 +82,7 @@ def test_plotting_needs_no_torch(tmp_path):
     """`fedmpi plot` loads neither torch nor mpi4py."""
     run = finished_run(tmp_path / "run.h5")
     code = (
-        "import sys; from fedmpi.plots import plot; plot([sys.argv[1]], sys.argv[2]); "
+        "import sys; from fedmpi.results.plots import plot; plot([sys.argv[1]], sys.argv[2]); "
         "print([name for name in ('torch', 'mpi4py') if name in sys.modules])"
     )
     result = subprocess.run(
@@ -417,7 +417,7 @@ def test_labels_are_always_different(tmp_path, runs):
 @pytest.mark.parametrize("count", [1, 7, 8, 14, 15, 40])
 def test_no_two_lines_look_the_same(count):
     """Colour and dash together tell all lines apart."""
-    from fedmpi.plots.style import colours, dashes
+    from fedmpi.results.plots.style import colours, dashes
 
     looks = list(zip(colours(count), dashes(count), strict=True))
     assert len(set(looks)) == count

@@ -6,9 +6,9 @@ import h5py
 import numpy as np
 import pytest
 
-from fedmpi import validate
 from fedmpi.__main__ import main
-from fedmpi.commands.participation import participation_of, write_participation
+from fedmpi.cli.participation import participation_of, write_participation
+from fedmpi.config import validate
 from fedmpi.errors import UserError
 from fedmpi.participation import make_participation
 from fedmpi.participation.schedule import read_schedule

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import fedmpi
-from fedmpi.grouping import group_runs
-from fedmpi.report import collect
-from fedmpi.report.page import make_page
+from fedmpi.results.groups import group_runs
+from fedmpi.results.report import collect
+from fedmpi.results.report.page import make_page
 from fedmpi.storage.files import replacing
 from tests.unit.run_files import create_run, finished_run
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from fedmpi.__main__ import main
-from fedmpi.commands.reproduce import _points
-from fedmpi.plots.command import PRESETS
-from fedmpi.reproduce import HERE, RECIPES
-from fedmpi.sweep.best import Group, best_groups
-from fedmpi.sweep.points import load_sweep
-from fedmpi.sweep.results import METRICS
+from fedmpi.cli.reproduce import _points
+from fedmpi.experiments.reproduce import HERE, RECIPES
+from fedmpi.experiments.sweep.best import Group, best_groups
+from fedmpi.experiments.sweep.points import load_sweep
+from fedmpi.experiments.sweep.store import METRICS
+from fedmpi.results.plots.picture import PRESETS
 
 
 @pytest.mark.parametrize("name", RECIPES)

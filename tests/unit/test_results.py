@@ -8,7 +8,7 @@ import re
 import pandas
 import pytest
 
-from fedmpi.reproduce import RECIPES
+from fedmpi.experiments.reproduce import RECIPES
 from tests.conftest import ROOT
 
 RESULTS = ROOT / "analysis" / "results"

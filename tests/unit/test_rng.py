@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fedmpi import rng
+from fedmpi.data import rng
 
 ADDRESS = {"seed": 1, "purpose": "batches", "client": 5, "counter": 9}
 ELSEWHERE = {"seed": 2, "purpose": "selection", "client": 6, "counter": 10}

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from fedmpi import validate
+from fedmpi.config import validate
 from fedmpi.errors import UserError
 from fedmpi.participation import make_participation
 from fedmpi.participation.schedule import Schedule, read_schedule

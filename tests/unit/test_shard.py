@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi import validate
-from fedmpi.config import Config
+from fedmpi.config import Config, validate
 from fedmpi.data.evaluation import EVAL_BLOCK, EvalData, Normaliser, eval_rows, stratified
 from fedmpi.data.partition import Partition
 from fedmpi.data.prepared import Dataset

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fedmpi.__main__ import main
-from fedmpi.slurm import Request, job_script, minutes, warnings
+from fedmpi.experiments.job_script import Request, job_script, minutes, warnings
 from tests.conftest import ROOT
 
 REQUEST = Request("configs/my config.toml", "out dir/r.h5", "4:00:00", nodes=2, ranks_per_node=4)

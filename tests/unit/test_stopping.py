@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedmpi.stopping import StopRequest, reason
+from fedmpi.simulation.stopping import StopRequest, reason
 
 REASONS = {
     signal.SIGUSR1: "signal USR1",

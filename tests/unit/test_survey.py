@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedmpi.__main__ import main
-from fedmpi.commands.check import check
+from fedmpi.cli.check import check
 from fedmpi.errors import UserError
 from fedmpi.participation.schedule import Schedule
 from fedmpi.participation.survey import (
@@ -18,7 +18,7 @@ from fedmpi.participation.survey import (
     survey,
     survey_lines,
 )
-from fedmpi.plots.survey import binned, plot_participation
+from fedmpi.results.plots.participation_figure import binned, plot_participation
 from tests.unit.test_participation import make
 from tests.unit.test_plots import figures  # noqa: F401  a fixture
 

@@ -11,10 +11,10 @@ import time
 import pytest
 
 from fedmpi.errors import ConfigError, UserError
-from fedmpi.sweep import claims
-from fedmpi.sweep.best import best, collect
-from fedmpi.sweep.points import experiment, load_sweep
-from fedmpi.sweep.results import Outcome, Store, outcome_of
+from fedmpi.experiments.sweep import claims
+from fedmpi.experiments.sweep.best import best, collect
+from fedmpi.experiments.sweep.points import experiment, load_sweep
+from fedmpi.experiments.sweep.store import Outcome, Store, outcome_of
 from tests.conftest import SMALL
 from tests.unit.run_files import finished_run
 
@@ -120,7 +120,7 @@ def test_a_run_has_one_holder(tmp_path):
 def test_claims_of_the_dead_are_recovered(tmp_path):
     """A holder that was killed on this host loses its claim at once; a living one keeps it."""
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom fedmpi.sweep import claims\n"
+        "import sys, time\nfrom pathlib import Path\nfrom fedmpi.experiments.sweep import claims\n"
         "claim = claims.take(Path(sys.argv[1]), 'a')\nprint(claim is not None, flush=True)\ntime.sleep(60)"
     )
     with subprocess.Popen(

@@ -8,11 +8,12 @@ import time
 
 import pytest
 
-from fedmpi import validate
-from fedmpi.commands.check import check
-from fedmpi.commands.info import info
+from fedmpi.cli.check import check
+from fedmpi.cli.info import info
+from fedmpi.cli.progress import Progress
+from fedmpi.config import validate
 from fedmpi.errors import UserError
-from fedmpi.terminal import Progress, bytes_text, duration
+from fedmpi.results.text import bytes_text, duration
 from tests.unit.run_files import add_rounds, attributes, create_run, finished_run
 
 

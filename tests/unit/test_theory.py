@@ -9,10 +9,11 @@ import sys
 import numpy as np
 import pytest
 
-from fedmpi import theory, validate
-from fedmpi.advice import Adviser, known_of_quadratic, look_ahead
+from fedmpi import theory
+from fedmpi.config import validate
 from fedmpi.participation import make_participation
 from fedmpi.theory import Weights
+from fedmpi.theory.advice import Adviser, known_of_quadratic, look_ahead
 from tests.twin import algorithm_1, quadratic_gradient
 
 N, DIM = 6, 3
@@ -332,5 +333,5 @@ def test_suggested_rates_lower_the_bound():
 
 def test_theory_needs_neither_torch_nor_mpi():
     """Importing it loads neither."""
-    code = "import sys, fedmpi.theory, fedmpi.advice; assert not {'torch', 'mpi4py'} & set(sys.modules)"
+    code = "import sys, fedmpi.theory.advice; assert not {'torch', 'mpi4py'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from fedmpi.commands.watch import see, sparkline, watch
+from fedmpi.cli.watch import see, sparkline, watch
 from tests.unit.run_files import INITIAL, add_rounds, create_run, finished_run
 
 
@@ -87,7 +87,7 @@ def test_bad_input(tmp_path, fedmpi_cli):
 def test_it_needs_neither_torch_nor_mpi(tmp_path):
     """Nor pandas nor matplotlib: it starts quickly over ssh."""
     code = (
-        "import sys; from fedmpi.commands.watch import watch; watch(sys.argv[1], once=True, every=1);"
+        "import sys; from fedmpi.cli.watch import watch; watch(sys.argv[1], once=True, every=1);"
         "print([n for n in ('torch', 'mpi4py', 'matplotlib', 'pandas') if n in sys.modules])"
     )
     path = finished_run(tmp_path / "r.h5")

@@ -1,0 +1,78 @@
+"""What `fedmpi run` and `fedmpi resume` say at the start and at the end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmpi.config.rules import unused_keys
+from fedmpi.mpi import placement
+from fedmpi.results.text import bytes_text, duration
+from fedmpi.storage.reader import load_run
+
+if TYPE_CHECKING:
+    from fedmpi.simulation.loop import Simulation
+
+
+def banner(simulation: Simulation, attributes: dict[str, Any]) -> str:
+    """What is about to run, where, and how large it is."""
+    config, data = simulation.config, simulation.data
+    places = placement.from_json(attributes["placement"])
+    hosts = len({place.host for place in places})
+    eta, interval = config.algorithm.amplification, config.algorithm.amplify_every
+    lines = [
+        f"fedmpi  {config.run.name}  (seed {config.run.seed})",
+        f"  ranks    {len(places)} on {hosts} host{'s' * (hosts > 1)}",
+        *(f"           {line}" for line in placement.table(places)),
+        f"  data     {data.name}: {data.num_train:,} train, {data.num_test:,} test samples; "
+        f"{data.partition.num_clients:,} clients, {config.data.partition}",
+        f"  model    {config.model.name}: {simulation.model.num_params:,} parameters "
+        f"({bytes_text(8 * simulation.model.num_params)} a reduction)",
+        f"  who      {config.participation.availability} / {config.participation.selection}",
+        f"  method   {config.algorithm.name}: gamma {config.algorithm.local_lr:g}, "
+        f"I {config.algorithm.local_steps}, eta {eta:g}, P {interval}"
+        + (f"; warm-up {config.warmup.num_rounds:,} rounds" if config.warmup else ""),
+    ]
+    engine = simulation.engine
+    lines.append(f"  engine   {engine.name}: {engine.reason}")
+    if simulation.speed_up:
+        lines.append(f"           {simulation.speed_up}")
+    if simulation.completed:
+        lines.append(f"  from     round {simulation.completed:,} of {config.run.num_rounds:,}")
+    notes = unused_keys(config) + placement.notes(places)
+    return "\n".join(lines + [f"  note     {note}" for note in notes])
+
+
+def summary(path: Path, phases: list[dict[str, float]]) -> str:
+    """How it went, where the time went on the average rank, and what was made."""
+    results = load_run(path)
+    total = float(np.mean([p["in all"] for p in phases]))
+    known = ("local SGD", "lending", "reduction", "idle", "evaluation", "output")
+    seconds = {name: float(np.mean([p.get(name, 0.0) for p in phases])) for name in known}
+    seconds["other"] = total - sum(seconds.values())
+    rounds = len(results.train)
+    here = rounds - json.loads(results.attributes["legs"])[-1]["round"]
+    lines = [
+        f"{results.status}: {here:,} rounds in {duration(total)} "
+        f"({here / max(total - seconds['evaluation'], 1e-9):.1f} rounds/s without evaluation)",
+        "  time     " + ", ".join(f"{name} {s / max(total, 1e-9):.0%}" for name, s in seconds.items()),
+    ]
+    if len(phases) > 1:
+        idle = [p.get("idle", 0.0) / max(p["in all"], 1e-9) for p in phases]
+        shown = ", ".join(f"{share:.0%}" for share in idle[:16]) + (", ..." if len(idle) > 16 else "")
+        lines.append(f"  idle     by rank {shown}; most {max(idle):.0%} on rank {int(np.argmax(idle))}")
+    lines.append(f"  memory   {max(p['memory_mb'] for p in phases):,.0f} MB at most on a rank")
+    last = results.eval.tail(1)
+    if len(last):
+        lines.append(f"  loss     train {last.train_loss.item():.4f}, test {last.test_loss.item():.4f}")
+    if results.eval.test_accuracy.notna().any():
+        best = results.eval.loc[results.eval.test_accuracy.idxmax()]
+        lines.append(
+            f"  accuracy test {last.test_accuracy.item():.4f}, "
+            f"best {best.test_accuracy:.4f} at round {best['round']:.0f}"
+        )
+    lines.append(f"  file     {path} ({bytes_text(path.stat().st_size)})")
+    return "\n".join(lines)

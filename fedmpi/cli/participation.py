@@ -1,0 +1,65 @@
+"""`fedmpi participation`: write who takes part and with what weight, without training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedmpi.config import Config, validate
+from fedmpi.participation import Participation, make_participation
+from fedmpi.participation.tables import table_target, write_table
+
+
+def write_participation(
+    config_path: str, overrides: Sequence[str], out: str, rounds: int | None, *, force: bool
+) -> int:
+    """Store the realised Q; `selection = "schedule"` takes it back, for any other method."""
+    config = validate.load(config_path, overrides)
+    target = table_target(out, force=force)
+    participation, num_clients = participation_of(config)
+    rounds = rounds or config.run.num_rounds
+    columns = realised(participation, rounds)
+    write_table(
+        target,
+        "participation",
+        columns,
+        {
+            "format": "fedmpi-participation",
+            "num_rounds": rounds,
+            "num_clients": num_clients,
+            "config": config.to_toml(),
+        },
+    )
+    print(
+        f"{target}: {rounds:,} rounds of {num_clients:,} clients, {len(columns['round']):,} weights\n"
+        'use it with participation.availability = "always", participation.selection = "schedule", '
+        f'participation.schedule = "{target}"'
+    )
+    return 0
+
+
+def participation_of(config: Config) -> tuple[Participation, int]:
+    """(participation, number of clients); the data are read only where who takes part depends on them."""
+    num_clients = config.data.num_clients
+    if num_clients is not None and config.participation.probability_from is None:
+        return make_participation(config, num_clients), num_clients
+    from fedmpi.data.partition import ClientLabels, make_partition
+    from fedmpi.data.sources import load_dataset
+
+    data = load_dataset(config.data)
+    partition = make_partition(
+        data.train_labels, data.train_clients, data.num_classes, config.data, config.run.seed
+    )
+    labels = ClientLabels(partition, data.train_labels, data.num_classes)
+    return make_participation(config, partition.num_clients, labels), partition.num_clients
+
+
+def realised(participation: Participation, rounds: int) -> dict[str, np.ndarray]:
+    """All weights of the first rounds, as columns round, client, weight."""
+    pairs = [participation.weights(t) for t in range(rounds)]
+    return {
+        "round": np.repeat(np.arange(rounds), [len(clients) for clients, _ in pairs]),
+        "client": np.concatenate([clients for clients, _ in pairs]),
+        "weight": np.concatenate([weights for _, weights in pairs]),
+    }

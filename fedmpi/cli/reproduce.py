@@ -1,0 +1,77 @@
+"""`fedmpi reproduce`: a published experiment from scratch, ending with its figure and its table."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fedmpi import mpi
+from fedmpi.cli.sweep import do_sweep
+from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_FAILURE, EXIT_STOPPED, UserError, did_you_mean
+from fedmpi.experiments.reproduce import HERE, RECIPES, Recipe
+from fedmpi.experiments.sweep.best import best_groups, collect, print_best
+from fedmpi.experiments.sweep.points import Point, load_sweep
+from fedmpi.experiments.sweep.store import METRICS, Store
+from fedmpi.simulation.stopping import StopRequest
+from fedmpi.storage.output import write_output
+from fedmpi.storage.runs import load_runs
+
+
+def reproduce(args: argparse.Namespace) -> int:
+    """Collective. All runs that are left, then figure and table; the exit status of the worst sweep."""
+    if args.name not in RECIPES:
+        raise UserError(f"reproduce {args.name}: unknown experiment; {did_you_mean(args.name, RECIPES)}")
+    recipe = RECIPES[args.name]
+    folder = Path(args.out or f"reproduced/{args.name}{'-quick' * args.quick}")
+    stop = StopRequest().listen()
+    with mpi.session() as world:
+        if world.is_root:
+            print(f"fedmpi reproduce {args.name}: {recipe.claim}", flush=True)
+            if args.quick and recipe.quick_base:
+                print(
+                    "quick: 6,000 images of FashionMNIST, fewer rounds, one seed; it shows how, not what",
+                    flush=True,
+                )
+        alone, statuses = world.split(world.rank), []
+        for name in recipe.sweeps:
+            points = world.on_root(lambda name=name: _points(recipe, name, quick=args.quick))
+            statuses.append(do_sweep(world, alone, points, points, folder / name, name, stop))
+            if statuses[-1] == EXIT_STOPPED:
+                return EXIT_STOPPED
+        stores = [Store(folder / name) for name in recipe.sweeps]
+        world.where(world.is_root, lambda: _show(recipe, stores, folder))
+    return next((code for code in (EXIT_FAILURE, EXIT_DIVERGED) if code in statuses), EXIT_DONE)
+
+
+def _points(recipe: Recipe, name: str, *, quick: bool) -> list[Point]:
+    """The runs of one sweep of a recipe."""
+    if not quick or not recipe.quick_base:
+        return load_sweep(HERE / f"{name}.toml")
+    return load_sweep(HERE / f"{name}.toml", base=f"{recipe.quick_base}.toml", seeds=[1])
+
+
+def _show(recipe: Recipe, stores: list[Store], folder: Path) -> None:
+    """Rank 0: the table of best settings on the screen; the figure and all curves beside the runs."""
+    from fedmpi.results.plots import plot
+
+    groups = [group for store in stores for group in collect(store, recipe.metric, recipe.last)]
+    print()
+    print_best(groups, recipe.metric, everything=not recipe.only_best)
+    shown = best_groups(groups, recipe.metric) if recipe.only_best else groups
+    runs = [path for group in groups for path in group.paths if path.exists()]
+    paths = [path for group in shown if group.values for path in group.paths if path.exists()]
+    if runs:
+        _write_curves(runs, folder / "curves.csv")
+    if paths:
+        names, figure = [str(path) for path in paths], str(folder / "figure.png")
+        plot(names, figure, recipe.preset or None, trajectory=not recipe.preset)
+
+
+def _write_curves(paths: list[Path], target: Path) -> None:
+    """Every evaluation of every run, with the settings that differ: small enough to publish."""
+    table = load_runs(paths)
+    differ = [key for key in table if "." in key and table[key].astype(str).nunique() > 1]
+    kept = ["name", "seed", *(k for k in differ if not k.startswith("run.")), "round", *METRICS]
+    data = table[kept].to_csv(index=False, float_format="%.5g")
+    write_output(target, data.encode())
+    print(target)

@@ -1,0 +1,190 @@
+"""`fedmpi watch`: a live view of runs in a terminal. Reads files only: no torch, no MPI, also over ssh."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedmpi.errors import UserError
+from fedmpi.results.text import duration
+from fedmpi.storage.reader import open_run, read_table
+from fedmpi.storage.runs import find_runs
+from fedmpi.storage.schema import RUNNING
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_RATE_ROUNDS = 200  # the rate is that of the last rounds
+_SILENT_SECONDS = 120.0  # without a write for so long, a run may be dead
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a frame shows of one run."""
+
+    path: Path
+    name: str
+    status: str
+    completed: int
+    total: int
+    rate: float  # rounds a second, lately
+    elapsed: float
+    metrics: dict[str, np.ndarray]  # finite values of each
+    silent: float  # seconds since the file was written
+
+    @property
+    def left(self) -> float:
+        """Seconds to go, at the present rate."""
+        return (self.total - self.completed) / self.rate if self.rate > 0 else math.inf
+
+
+def watch(path: str, *, once: bool, every: float) -> int:
+    """Show a run, or all runs of a folder, until they are done; `once` prints one frame."""
+    is_folder = Path(path).is_dir()
+    is_terminal = sys.stdout.isatty() and not once
+    known: dict[Path, tuple[float, Seen | str]] = {}
+    try:
+        while True:
+            seen = _look(find_runs(path), known)
+            if not is_folder and isinstance(seen[0], str):
+                raise UserError(seen[0])
+            size = shutil.get_terminal_size((100, 40))
+            lines = _folder_frame(seen, size) if is_folder else _run_frame(seen[0], size.columns)
+            # Names come from files: nothing in them may steer the terminal.
+            lines = ["".join(c if c.isprintable() else "?" for c in line) for line in lines]
+            # Home, each line cleared to its end, the rest of the screen cleared: no flicker.
+            text = "\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"
+            print(text if is_terminal else "\n".join(lines), end="" if is_terminal else "\n", flush=True)
+            going = any(isinstance(run, Seen) and run.status == RUNNING for run in seen)
+            if once or (not is_folder and not going):
+                return 0
+            time.sleep(every)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _look(paths: Sequence[Path], known: dict[Path, tuple[float, Seen | str]]) -> list[Seen | str]:
+    """All runs, those that did not change from memory; a file that cannot be read as a sentence."""
+    result: list[Seen | str] = []
+    for path in paths:
+        try:
+            changed = path.stat().st_mtime
+        except OSError:
+            result.append(f"run file {path}: no such file")
+            continue
+        found = known.get(path)
+        is_old = found is None or found[0] != changed
+        if is_old or (isinstance(found[1], Seen) and found[1].status == RUNNING):
+            try:
+                known[path] = changed, see(path)
+            except UserError as error:
+                known[path] = changed, str(error)
+        result.append(known[path][1])
+    return result
+
+
+def see(path: Path) -> Seen:
+    """Read what a frame needs; a file that is no run is a UserError."""
+    with open_run(path) as file:
+        try:
+            train, evaluations = read_table(file, "train"), read_table(file, "eval")
+            run = tomllib.loads(file.attrs["config"])["run"]
+            status = str(file.attrs["status"])
+        except Exception as error:  # a damaged file can fail in any way inside the HDF5 library
+            raise UserError(f"run file {path}: damaged, or not complete ({error})") from None
+    wall = train["wall_time_s"]
+    recent = wall[-_RATE_ROUNDS - 1 :]
+    passed = recent[-1] - recent[0] if len(recent) > 1 else 0.0
+    names = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
+    return Seen(
+        path, run["name"], status, len(wall), run["num_rounds"],
+        rate=(len(recent) - 1) / passed if passed > 0 else 0.0,
+        elapsed=float(wall[-1]) if len(wall) else 0.0,
+        metrics={n: evaluations[n][np.isfinite(evaluations[n])] for n in names},
+        silent=time.time() - path.stat().st_mtime,
+    )  # fmt: skip
+
+
+def sparkline(values: np.ndarray, width: int) -> str:
+    """A small curve of block characters, joined to at most `width` means.
+
+    >>> sparkline(np.array([0.0, 1.0, 2.0, 7.0]), 10)
+    '▁▂▃█'
+    """
+    if not len(values):
+        return ""
+    parts = np.array([part.mean() for part in np.array_split(values, min(width, len(values)))])
+    low, high = parts.min(), parts.max()
+    levels = (parts - low) / (high - low) * 7 if high > low else np.zeros(len(parts))
+    return "".join(_BLOCKS[round(level)] for level in levels)
+
+
+def _bar(share: float, width: int = 20) -> str:
+    filled = int(width * min(share, 1.0))
+    return "█" * filled + "░" * (width - filled)
+
+
+def _pace(run: Seen) -> str:
+    """Rate and time left of a run that goes on; its time in all otherwise."""
+    if run.status != RUNNING:
+        return f"{run.status}, {duration(run.elapsed)}"
+    text = f"{run.rate:.1f}/s  left {duration(run.left)}"
+    return text + (f"  silent for {duration(run.silent)}" if run.silent > _SILENT_SECONDS else "")
+
+
+def _run_frame(run: Seen, columns: int) -> list[str]:
+    share = run.completed / run.total
+    lines = [
+        f"{run.name}  ({run.path})",
+        f"{share:4.0%} {_bar(share)} {run.completed:,}/{run.total:,} rounds  {_pace(run)}",
+    ]
+    for name, values in run.metrics.items():
+        if len(values):
+            curve = sparkline(values, max(10, min(60, columns - 45)))
+            best = values.max() if name.endswith("accuracy") else values.min()
+            lines.append(f"  {name.replace('_', ' '):<14} {values[-1]:>9.4f}  best {best:>9.4f}  {curve}")
+    if len(lines) == 2:
+        lines.append("  no evaluation yet")
+    return [line[: columns - 1] for line in lines]
+
+
+def _folder_frame(seen: Sequence[Seen | str], size: object) -> list[str]:
+    """One line for each run, those going on first, as many as the screen holds."""
+    runs = [run for run in seen if isinstance(run, Seen)]
+    states: dict[str, int] = {}
+    for run in runs:
+        states[run.status] = states.get(run.status, 0) + 1
+    unreadable = len(seen) - len(runs)
+    done, total = sum(run.completed for run in runs), sum(run.total for run in runs)
+    text = ", ".join(f"{count} {state}" for state, count in states.items())
+    share = done / total if total else 0.0
+    lines = [
+        f"{len(runs)} runs: {text}" + (f"; {unreadable} unreadable" if unreadable else ""),
+        f"{share:4.0%} {_bar(share)} {done:,}/{total:,} rounds of all",
+    ]
+    runs.sort(key=lambda run: run.status != RUNNING)
+    room = max(size.lines - 5, 5)
+    width = max((len(run.path.stem) for run in runs), default=0)
+    width = min(width, 32)
+    for run in runs[:room]:
+        lines.append(
+            f"{run.path.stem[:width]:<{width}} {run.completed / run.total:4.0%} {_last(run)}  {_pace(run)}"
+        )
+    if len(runs) > room:
+        lines.append(f"and {len(runs) - room} more")
+    lines += [text for text in seen if isinstance(text, str)][:3]
+    return [line[: size.columns - 1] for line in lines]
+
+
+def _last(run: Seen) -> str:
+    loss, accuracy = run.metrics["train_loss"], run.metrics["test_accuracy"]
+    texts = [sparkline(loss, 12).ljust(12)]
+    texts.append(f"loss {loss[-1]:.4f}" if len(loss) else "loss -     ")
+    texts.append(f"acc {accuracy[-1]:.3f}" if len(accuracy) else "acc -    ")
+    return "  ".join(texts)

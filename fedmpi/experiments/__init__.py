@@ -1,0 +1,1 @@
+"""From a config to result files: single runs, sweeps, published experiments, speed figures, job scripts."""

@@ -1,0 +1,57 @@
+"""What made a result: versions, hosts, devices, digests; kept as attributes of the result file."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import platform
+import uuid
+from typing import Any
+
+import fedmpi
+from fedmpi.config import Config
+from fedmpi.mpi import Comm
+from fedmpi.mpi.device import device_name, gpu_id, missed_gpus, visible_gpus
+from fedmpi.mpi.placement import Place, core_quota, to_json, usable_cores
+
+
+def describe_job(comm: Comm, config: Config, device: Any) -> dict[str, Any]:
+    """Collective. Attributes known before the data are loaded; meant for rank 0's file."""
+    places = comm.gather(_place(comm, config, device)) or []
+    created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return {
+        "config": config.to_toml(),
+        "creator": f"fedmpi {fedmpi.__version__}",
+        "run_id": comm.on_root(lambda: uuid.uuid4().hex),
+        "created_utc": created,
+        "seed": config.run.seed,
+        "num_ranks": comm.size,
+        "mpi_library": comm.library,
+        "host_names": [place.host for place in places],
+        "device_names": [place.name for place in places],
+        "placement": to_json(places),
+        "versions": json.dumps(_versions()),
+        # One entry for each time the run was started or resumed.
+        "legs": json.dumps([{"round": 0, "utc": created, "num_ranks": comm.size}]),
+    }
+
+
+def _place(comm: Comm, config: Config, device: Any) -> Place:
+    """What this rank says of itself."""
+    gpus = visible_gpus()
+    return Place(
+        comm.rank, comm.host, comm.device_rank, str(device), device_name(device), usable_cores(),
+        core_quota(), config.run.threads, gpus, missed_gpus(config.run.device, gpus), gpu_id(device),
+    )  # fmt: skip
+
+
+def _versions() -> dict[str, str]:
+    packages = ("fedmpi", "torch", "numpy", "h5py", "mpi4py")
+    found = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found

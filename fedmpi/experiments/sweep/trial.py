@@ -1,0 +1,72 @@
+"""`fedmpi sweep --dry-run`: time and memory of a sweep, from a few rounds of each kind of run."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from dataclasses import dataclass, replace
+
+from fedmpi.cli.progress import Progress
+from fedmpi.cli.run import prepare
+from fedmpi.config import Config
+from fedmpi.errors import EXIT_DONE
+from fedmpi.experiments.sweep.points import Point
+from fedmpi.mpi import Comm
+from fedmpi.results.text import duration
+from fedmpi.simulation.clock import peak_memory_mb
+
+_ROUNDS = 10
+_MOST_TRIALS = 8
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a kind of run costs."""
+
+    round_seconds: float
+    eval_seconds: float
+    memory_mb: float  # of the largest rank
+
+    def seconds(self, config: Config) -> float:
+        """A whole run."""
+        run = config.run
+        evaluations = run.num_rounds // run.eval_every if run.eval_every else 1
+        return run.num_rounds * self.round_seconds + evaluations * self.eval_seconds
+
+
+def measure(group: Comm, config: Config) -> Cost:
+    """Collective in the group. A few rounds without warm-up or output, and one evaluation."""
+    rounds = min(_ROUNDS, config.run.num_rounds)
+    short = replace(config.run, num_rounds=rounds, eval_every=0, eval_train_every=0)
+    data = replace(config.data, stage=None)  # this may be a login node
+    simulation, _ = prepare(group, replace(config, run=short, data=data, warmup=None))
+    with contextlib.redirect_stdout(io.StringIO()):  # a rate may diverge; that is not for now
+        simulation.run(Progress(short.num_rounds, enabled=False))
+    evaluation = simulation.clock.seconds["evaluation"]
+    rounds = (simulation.clock.elapsed_here - evaluation) / max(simulation.completed, 1)
+    most = group.on_all(peak_memory_mb())
+    return Cost(*group.on_all((rounds, evaluation))[0], max(most))
+
+
+def dry_run(world: Comm, group: Comm, points: list[Point], num_groups: int) -> int:
+    """Collective. Print all runs and what they will cost; the first group tries one of each kind."""
+    kinds = list({point.cost_key: point for point in reversed(points)}.values())[::-1][:_MOST_TRIALS]
+    costs = {p.cost_key: measure(group, p.config) for p in kinds} if world.rank < group.size else {}
+    world.wait_asleep()
+    if world.is_root:
+        print("\n".join(_lines(points, costs, group.size, num_groups)), flush=True)
+    return EXIT_DONE
+
+
+def _lines(points: list[Point], costs: dict[str, Cost], width: int, num_groups: int) -> list[str]:
+    typical = next(iter(costs.values()))
+    seconds = [costs.get(p.cost_key, typical).seconds(p.config) for p in points]
+    lines = [f"{p.index:5d}  {duration(s):>7s}  {p.name}" for p, s in zip(points, seconds, strict=True)]
+    wall = max(sum(seconds) / num_groups, max(seconds))
+    memory = max(cost.memory_mb for cost in costs.values())
+    return [
+        *lines,
+        f"{len(points)} runs, {num_groups} at a time on {width} rank{'s' * (width > 1)} each: "
+        f"about {duration(wall)} in all, the longest run {duration(max(seconds))}; {memory:,.0f} MB a rank "
+        f"(from {len(costs)} trials of {_ROUNDS} rounds)",
+    ]

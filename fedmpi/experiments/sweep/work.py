@@ -1,0 +1,204 @@
+"""Doing the runs of a sweep: groups of ranks take one after another until none is left.
+
+Groups meet only through files (claims.py, results.py), so that any number of jobs may work on one
+folder. Invariant: a run that fails or diverges is written down, and the group goes on with the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedmpi.cli.progress import Progress
+from fedmpi.cli.run import plan_resume, prepare, record_anew, take_up
+from fedmpi.config import MAY_CHANGE, Config
+from fedmpi.config.toml import toml_value
+from fedmpi.errors import UserError
+from fedmpi.experiments.sweep.claims import Claim, is_held, take
+from fedmpi.experiments.sweep.points import Point, different_keys
+from fedmpi.experiments.sweep.store import FAILED, Outcome, Store, outcome_of, stored_config
+from fedmpi.experiments.sweep.warmup import do_warmup, fork, is_ready, plan_fork
+from fedmpi.mpi import Comm
+from fedmpi.simulation.stopping import StopRequest
+from fedmpi.storage.lock import writer_lock
+from fedmpi.storage.schema import DIVERGED, STOPPED
+from fedmpi.storage.writer import check_target
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all groups of this job know."""
+
+    store: Store
+    points: list[Point]  # in the order in which they are taken
+    began: float  # by the wall clock; what failed since then is not tried again
+    stop: StopRequest
+    warmups: dict[int, str]  # runs that share a warm-up, by index, and its name
+
+
+class Quiet(Progress):
+    """Shows nothing of a single run; lets the screen of the whole sweep be redrawn, and notes how far."""
+
+    def __init__(self, total: int, note: Path | None, redraw: Callable[[], None] | None) -> None:
+        super().__init__(total, enabled=False)
+        self._note_path, self._redraw, self._next_note = note, redraw, 0.0
+
+    def show(self, completed: int, force: bool = False) -> None:
+        """After each round."""
+        now = time.monotonic()
+        if self._note_path and now >= self._next_note:
+            self._next_note = now + 5
+            with contextlib.suppress(OSError):
+                self._note_path.write_text(f"{completed / self._total:.4f}")
+        if self._redraw:
+            self._redraw()
+
+
+def work(job: Job, group: Comm, redraw: Callable[[], None] | None) -> bool:
+    """Collective in the group. Runs until none is left; whether it had to stop before."""
+    while True:
+        found = group.where(group.is_root, lambda: _next(job, redraw))
+        held = [claim for claim in (found[1], found[3]) if claim] if found else []
+        index = group.on_root(lambda found=found: found[0] if found else None)
+        if index is None:
+            return bool(group.on_root(lambda: job.stop.code))
+        point = next(p for p in job.points if p.index == index)
+        warmup = group.on_root(lambda found=found: found[2])
+        try:
+            _do(job, group, point, warmup, redraw)
+        finally:
+            for claim in held:
+                claim.release()
+
+
+def _next(job: Job, redraw: Callable[[], None] | None) -> tuple[int, Claim, str, Claim | None] | None:
+    """Root: claim the next run that is free, and its warm-up if that is still to be done.
+
+    None if there is none, or if it is time to stop. Waits if all that is left wants a warm-up that
+    another group is at.
+    """
+    while not job.stop.code:
+        found, is_waiting = _look(job)
+        if found or not is_waiting:
+            return found
+        if redraw:
+            redraw()
+        time.sleep(0.2)
+    return None
+
+
+def _look(job: Job) -> tuple[tuple[int, Claim, str, Claim | None] | None, bool]:
+    """Root: what `_next` returns, and whether a run is left that waits for its warm-up."""
+    is_waiting, notes = False, job.store.notes
+    for point in job.points:
+        if job.store.is_final(point, job.store.outcome(point.name), job.began):
+            continue
+        warmup = job.warmups.get(point.index, "")
+        if job.store.run_path(point.name).exists():
+            warmup = ""  # begun before, goes on from its own checkpoint
+        is_new = bool(warmup) and not is_ready(notes, warmup)
+        if is_new and is_held(notes, warmup):
+            is_waiting = True
+            continue
+        claim = take(notes, point.name)
+        if claim is None:
+            continue
+        # Somebody may have finished it between our look and our claim.
+        if not job.store.is_final(point, job.store.outcome(point.name), job.began):
+            warmup_claim = take(notes, warmup) if is_new else None
+            if warmup_claim or not is_new:
+                return (point.index, claim, warmup, warmup_claim), False
+            is_waiting = True
+        claim.release()
+    return None, is_waiting
+
+
+def _do(job: Job, group: Comm, point: Point, warmup: str, redraw: Callable[[], None] | None) -> None:
+    """Collective in the group. One run, from its start or its checkpoint, and how it ended."""
+    path, said = job.store.run_path(point.name), io.StringIO()
+    progress = Quiet(
+        point.config.run.num_rounds,
+        job.store.notes / f"{point.name}.progress" if group.is_root else None,
+        redraw,
+    )
+    try:
+        with contextlib.redirect_stdout(said):
+            status = run_point(job, group, point, warmup, progress)
+        message = said.getvalue().strip().partition(";")[0] if status == DIVERGED else ""
+        outcome = outcome_of(path, point, status, message) if group.is_root else None
+        if status == STOPPED and not path.exists():  # in the warm-up
+            return
+    except UserError as error:
+        outcome = _failure(point, str(error))
+        if group.size > 1 and not error.agreed:
+            job.store.note(point.name, outcome)
+            raise
+    except Exception as error:
+        agreed = getattr(error, "agreed", False)  # met by one rank, raised by all of the group
+        rank = error.rank if agreed else group.rank
+        place = f" on rank {rank} of its {group.size}" if group.size > 1 else ""
+        outcome = _failure(point, f"{type(error).__name__}{place}: {error}")
+        if rank == group.rank:
+            (job.store.notes / f"{point.name}.traceback").write_text(traceback.format_exc())
+        if group.size > 1 and not agreed:  # the others wait in a collective: only the job's end frees them
+            job.store.note(point.name, outcome)
+            raise
+    if group.is_root:
+        job.store.note(point.name, outcome)
+
+
+def _failure(point: Point, message: str) -> Outcome:
+    return Outcome(FAILED, point.digest, message=message, time=time.time())
+
+
+def run_point(job: Job, group: Comm, point: Point, warmup: str, progress: Progress) -> str:
+    """Collective in the group. The run's status after all rounds that are left."""
+    path, stop, notes = job.store.run_path(point.name), job.stop, job.store.notes
+    if warmup and not group.on_root(lambda: is_ready(notes, warmup)):
+        do_warmup(group, notes, warmup, point.config, stop, progress)
+        if group.on_root(lambda: stop.code):
+            return STOPPED
+    with contextlib.ExitStack() as held:
+        group.where(group.is_root, lambda: held.enter_context(writer_lock(path)))
+        if group.on_root(path.exists):
+            overrides = group.on_root(lambda: _changes(path, point))
+            plan = group.on_root(lambda: plan_resume(path, overrides))
+            if plan.is_over:
+                return plan.stored["status"]
+            simulation, _ = take_up(group, plan, path, stop)
+        else:
+            group.where(group.is_root, lambda: check_target(path, force=False))
+            plan = group.on_root(lambda: plan_fork(notes, warmup, point.config) if warmup else None)
+            if plan:
+                simulation = fork(group, plan, notes / f"{warmup}.h5", point.config, path, stop)
+                if simulation:
+                    return simulation.run(progress)
+            simulation, attributes = prepare(group, point.config, path, stop)
+            group.where(group.is_root, lambda: record_anew(path, attributes, simulation))
+        return simulation.run(progress)
+
+
+def _changes(path: Path, point: Point) -> list[str]:
+    """What is new in the sweep since the file was begun, as overrides; refuses another experiment."""
+    stored = stored_config(path)
+    different = different_keys(stored, point.config)
+    if different:
+        raise UserError(
+            f"{path}: holds a run with other settings ({', '.join(different)}); remove it, or "
+            "choose another --out"
+        )
+    return [
+        f"{key}={toml_value(_get(point.config, key))}"
+        for key in MAY_CHANGE
+        if _get(point.config, key) not in (None, _get(stored, key))
+    ]
+
+
+def _get(config: Config, key: str) -> object:
+    section, _, name = key.partition(".")
+    return getattr(getattr(config, section), name)

@@ -1,0 +1,79 @@
+"""How gradients of local training are computed: client by client, or many clients as one computation.
+
+Invariant: every way gives the same update to rounding, and each gives a client the same bits whatever
+other clients are computed with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedmpi.models.engines.autograd import OneByOne
+from fedmpi.models.engines.dense import Dense, dense_layers
+from fedmpi.models.engines.vmap import Vectorised
+from fedmpi.models.flat import FlatModel
+
+Step = Callable[[Tensor, Tensor, float], None]
+
+_LARGEST_BATCHED = 5_000_000  # parameters; beyond that one client fills a GPU
+
+
+class Gradients(Protocol):
+    """Gradients of up to `group_size` clients at once, each at its own parameters."""
+
+    group_size: int
+
+    def local_params(self, count: int) -> Tensor:
+        """(count, num_params): write y of each client here."""
+
+    def adder(self, target: Tensor) -> Step:
+        """A function that adds scale * gradient of the mean loss at `local_params` to `target`, by row.
+
+        It takes inputs (clients, batch, ...), labels (clients, batch) and the scale.
+        """
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What `algorithm.engine` came to."""
+
+    name: str  # "loop" or "batched"
+    reason: str
+
+
+def choose_engine(wanted: str, model: FlatModel, *, on_cuda: bool, is_random: bool) -> Engine:
+    """The engine for a model: `algorithm.engine`, or where that is "auto" the one measured to be faster.
+
+    `is_random`: the model may draw random numbers while it trains, as dropout does; each client
+    must then start from a seed of its own, which needs the loop.
+    """
+    is_dense = dense_layers(model.module) is not None
+    if wanted == "loop":
+        return Engine("loop", "as the config says")
+    if wanted == "batched":
+        return Engine("batched", "as the config says")
+    if is_dense:
+        return Engine("batched", "dense layers: stacked matrix products without autograd")
+    if is_random:
+        return Engine("loop", "a model that may draw random numbers")
+    if on_cuda and model.num_params <= _LARGEST_BATCHED:
+        return Engine("batched", "vmap fills a GPU with several clients")
+    return Engine("loop", "on a CPU core vmap is slower" if not on_cuda else "one client fills a GPU")
+
+
+def make_gradients(engine: Engine, model: FlatModel) -> Gradients:
+    """The computation behind an engine."""
+    if engine.name == "loop":
+        return OneByOne(model)
+    layers = dense_layers(model.module)
+    return Dense(model, layers) if layers else Vectorised(model)
+
+
+def is_capturable(device: torch.device, *, is_random: bool, in_groups: bool) -> bool:
+    """Whether a step may be recorded as a CUDA graph: groups of fixed shapes, and nothing random inside."""
+    return device.type == "cuda" and in_groups and not is_random

@@ -1,0 +1,49 @@
+"""Many clients at once by torch.func.vmap: any model whose operations can be stacked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedmpi.models import sample_losses
+from fedmpi.models.flat import FlatModel, aligned_rows
+
+
+class Vectorised:
+    """Gradients of a group of clients, their parameters stacked; missing ones are made up."""
+
+    group_size = 8
+
+    def __init__(self, model: FlatModel) -> None:
+        self._model = model
+        self._local_params = aligned_rows(self.group_size, model.num_params, model.values)
+
+        def loss(parameters: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+            outputs = torch.func.functional_call(model.module, parameters, (inputs,))
+            return sample_losses(outputs, labels).mean()
+
+        self._gradients = torch.func.vmap(torch.func.grad(loss))
+
+    def local_params(self, count: int) -> Tensor:
+        """A stack of its own."""
+        return self._local_params[:count]
+
+    def adder(self, target: Tensor) -> Callable[[Tensor, Tensor, float], None]:
+        """Adds scale * gradient to `target`, for all rows at once."""
+        names, trained = self._model.names, self._model.trainable
+        parameters = dict(zip(names, self._model.stacked_views(self._local_params), strict=True))
+        views = self._model.stacked_views(target)
+        parts, count = [views[i] for i in trained], len(target)
+
+        def add(inputs: Tensor, labels: Tensor, scale: float) -> None:
+            gradients = self._gradients(parameters, self._filled(inputs), self._filled(labels))
+            torch._foreach_add_(parts, [gradients[names[i]][:count] for i in trained], alpha=scale)
+
+        return add
+
+    def _filled(self, rows: Tensor) -> Tensor:
+        """A whole group: kernels may give other bits for another number of rows."""
+        missing = self.group_size - len(rows)
+        return torch.cat([rows, rows[:1].expand(missing, *rows.shape[1:])]) if missing else rows

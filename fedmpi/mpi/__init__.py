@@ -1,0 +1,9 @@
+"""The machine: MPI (comm.py, world.py, launcher.py), devices and which rank computes where.
+
+Importing this package starts nothing and loads neither mpi4py nor torch.
+"""
+
+from fedmpi.mpi.comm import Comm
+from fedmpi.mpi.world import launched_rank, launched_size, session
+
+__all__ = ["Comm", "launched_rank", "launched_size", "session"]

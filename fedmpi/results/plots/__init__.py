@@ -1,0 +1,18 @@
+"""Pictures, as PNG, PDF or SVG; on axes of matplotlib's, so that a notebook can go on with them.
+
+style.py: colours, axes, files. curves.py: curves with bands over seeds, and comparisons of a config value.
+regularized.py: independent or regularized participation. presets.py: participation, timing, trajectories.
+command.py: `fedmpi plot`. trajectory.py: `fedmpi plot --trajectory`, all panels of the appendix.
+survey.py and advice.py: pictures of participation and theory, for `check` and `advise`.
+Invariant: neither torch nor MPI is needed, and matplotlib is loaded when something is drawn.
+"""
+
+from fedmpi.results.plots.curves import draw_comparison, draw_curves
+from fedmpi.results.plots.picture import plot
+from fedmpi.results.plots.presets import draw_appendix, draw_participation, draw_timing
+from fedmpi.results.plots.regularized import draw_regularized, evenness
+
+__all__ = [
+    "draw_appendix", "draw_comparison", "draw_curves", "draw_participation", "draw_regularized",
+    "draw_timing", "evenness", "plot",
+]  # fmt: skip

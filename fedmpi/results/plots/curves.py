@@ -1,0 +1,222 @@
+"""Curves of runs with bands over window and seeds, and comparisons of runs by one config value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from fedmpi.errors import UserError
+from fedmpi.results.groups import Group, sort_key, value_label, value_text
+from fedmpi.results.plots.style import colours, dashes, tidy
+from fedmpi.storage.reader import Run
+from fedmpi.storage.runs import flat_config
+
+_WINDOW = 0.03  # of the points, as in the paper's figures
+_PANELS = {
+    "train_loss": "Training loss (nats per sample)",
+    "train_accuracy": "Training accuracy (%)",
+    "test_accuracy": "Test accuracy (%)",
+}
+_LOG_RATIO, _LOG_RATIO_OF_POINTS = 10, 3  # losses that differ so much are drawn on a log axis
+_DIVERGED = 1e12  # those that differ more are not
+_MOST_NAMES = 3  # of lines; more would cover each other
+_LAST = 5  # evaluations, at least, that tell what a run came to: one alone may have seen it at its best
+
+
+def draw_curves(groups: Sequence[Group], labels: Sequence[str] | None = None, extra: int = 0) -> object:
+    """Training loss, training accuracy and test accuracy side by side, and room for `extra` panels."""
+    from matplotlib import pyplot
+
+    runs = [run for group in groups for run in group.runs]
+    if not any(len(run.eval) for run in runs):
+        raise UserError("nothing to draw: none of the runs holds an evaluation yet")
+    panels = [c for c in _PANELS if c == "train_loss" or any(run.eval[c].notna().any() for run in runs)]
+    count = len(panels) + extra
+    figure, axes = pyplot.subplots(
+        1, count, figsize=(4.6 * count + 0.6, 4.1), squeeze=False, layout="constrained"
+    )
+    labels = labels or [group.label for group in groups]
+    for axis, column in zip(axes[0], panels, strict=False):
+        looks = zip(colours(len(groups)), dashes(len(groups)), strict=True)
+        in_sight = [
+            _draw(axis, group, column, label, look)
+            for group, label, look in zip(groups, labels, looks, strict=True)
+        ]
+        _limit(axis, *map(np.concatenate, zip(*in_sight, strict=True)), may_be_log=column.endswith("loss"))
+        axis.set_xlabel("Round")
+        axis.set_title(_PANELS[column], fontsize=11)
+        axis.margins(x=0.01)
+        tidy(axis)
+    _add_legend(figure, axes[0, 0])
+    samples = {run.config["run"].get("eval_train_samples") for run in runs} - {None}
+    if samples:
+        text = f"Training figures on a subset of {', '.join(map(str, sorted(samples)))} samples"
+        figure.supxlabel(text, x=0.01, ha="left", fontsize=8, color="grey")
+    return figure
+
+
+def draw_comparison(groups: Sequence[Group], key: str, symbol: str) -> object:
+    """Curves in the order of one config value, and what is reached in the end over that value."""
+    values = [flat_config(group.runs[0].config).get(key) for group in groups]
+    order = sorted(range(len(groups)), key=lambda i: sort_key(values[i])) if symbol else range(len(groups))
+    groups, values = [groups[i] for i in order], [values[i] for i in order]
+    numbers = symbol and all(isinstance(v, int | float) for v in values) and len(set(values)) > 2
+    labels = _comparison_labels(groups, values, symbol)
+    figure = draw_curves(groups, labels, extra=1 if numbers else 0)
+    if numbers:
+        _draw_reached(figure.axes[-1], groups, np.array(values, float), key, symbol)
+    return figure
+
+
+def _comparison_labels(groups: Sequence[Group], values: Sequence, symbol: str) -> list[str]:
+    """`P = 10`, where that tells groups apart; else their own labels."""
+    texts = [f"{symbol} = {value_text(v)}" if symbol else value_text(v) for v in values]
+    return texts if len(set(texts)) == len(groups) else [group.label for group in groups]
+
+
+def _draw_reached(axis: object, groups: Sequence[Group], values: np.ndarray, key: str, symbol: str) -> None:
+    """Training loss in the last evaluations over the compared value, with the spread over seeds."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    reached = [[_settled(run) for run in group.runs] for group in groups]
+    lines = _alike(groups, key)
+    for others, line in lines.items():
+        means = [np.mean(reached[i]) for i in line]
+        axis.plot(values[line], means, color="lightgrey", zorder=1)
+        if 1 < len(lines) <= _MOST_NAMES:  # above the line's highest point
+            top = int(np.argmax(np.nan_to_num(means)))
+            axis.annotate(
+                others, (values[line[top]], means[top]), (-6 if top else 6, 5), textcoords="offset points",
+                ha="right" if top else "left", fontsize=8, color="grey",
+            )  # fmt: skip
+    for losses, value, colour in zip(reached, values, colours(len(groups)), strict=True):
+        spread = np.std(losses, ddof=1) if len(losses) > 1 else 0.0
+        axis.errorbar(value, np.mean(losses), spread, fmt="o", color=colour, capsize=3)
+    if _spans(np.array([np.mean(losses) for losses in reached]), _LOG_RATIO_OF_POINTS):
+        axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=20))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter(NullFormatter())
+    if values.min() > 0 and values.max() / values.min() >= 10:
+        axis.set_xscale("log")
+        ticks = np.unique(values)
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set_xticks([], minor=True)
+    axis.set_xlabel(symbol)
+    axis.set_title("Training loss in the end", fontsize=11)
+    tidy(axis)
+
+
+def _alike(groups: Sequence[Group], key: str) -> dict[str, list[int]]:
+    """Groups that differ in the compared value alone, in its order, by what else they are."""
+    found: dict[str, list[int]] = {}
+    for number, group in enumerate(groups):
+        others = [value_label(k, v) for k, v in group.values.items() if k != key and v is not None]
+        found.setdefault(", ".join(others), []).append(number)
+    return found
+
+
+def _settled(run: Run) -> float:
+    losses = run.eval.train_loss.dropna().to_numpy()
+    return float(losses[-max(_LAST, round(_WINDOW * len(losses))) :].mean()) if len(losses) else np.nan
+
+
+def _add_legend(figure: object, axis: object) -> None:
+    """Below all panels, where it covers no curve, in as many columns as fit."""
+    handles, labels = axis.get_legend_handles_labels()
+    inches = 0.7 + 0.075 * max(len(label) for label in labels)  # of an entry
+    columns = min(len(labels), max(1, int(figure.get_figwidth() / inches)))
+    rows = -(-len(labels) // columns)
+    # Many entries take nothing from the panels.
+    figure.set_figheight(figure.get_figheight() + 0.2 * (rows - 1))
+    figure.legend(handles, labels, frameon=False, fontsize=9, loc="outside lower center", ncols=columns)
+
+
+def _draw(
+    axis: object, group: Group, column: str, label: str, look: tuple[object, str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Moving average with a band of one standard deviation over window and seeds.
+
+    Returns what is to be in sight, of the line and of the edges of its band.
+    """
+    (colour, dash), (rounds, values) = look, common_curve(group.runs, column)
+    if column.endswith("accuracy"):
+        values = 100 * values
+    window = max(1, round(_WINDOW * len(rounds)))
+    mean, spread = moving_average(values, window), moving_spread(values, window)
+    axis.fill_between(rounds, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
+    axis.plot(rounds, mean, color=colour, linestyle=dash, label=label, linewidth=1.6)
+    warmups = {run.config["warmup"]["num_rounds"] for run in group.runs if "warmup" in run.config}
+    for end in warmups:
+        axis.axvline(end, color="grey", linestyle=":", linewidth=1)
+    settled = slice(_settles(rounds, max(warmups, default=0)), None)
+    return mean[settled], np.concatenate([(mean - spread)[settled], (mean + spread)[settled]])
+
+
+def _settles(rounds: np.ndarray, warmup: int) -> int:
+    """Where the part begins that sets the axis: swings of the warm-up and the first fall would hide it.
+
+    >>> _settles(np.arange(0, 1001, 10), 0), _settles(np.arange(0, 1001, 10), 200)
+    (5, 24)
+    """
+    last = rounds[-1] if len(rounds) else 0
+    begin = warmup if warmup < last else 0
+    return int(np.searchsorted(rounds, begin + 0.05 * (last - begin)))
+
+
+def common_curve(runs: Sequence[Run], column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Rounds at which all runs have a value, and the values, one row for each run that has any."""
+    curves = []
+    for run in runs:
+        known = run.eval[column].notna().to_numpy()
+        curves.append((run.eval["round"].to_numpy()[known], run.eval[column].to_numpy()[known]))
+    curves = [curve for curve in curves if len(curve[0])]
+    if len(curves) <= 1:
+        rounds, values = curves[0] if curves else (np.zeros(0), np.zeros(0))
+        return rounds, values[None]
+    rounds = curves[0][0]
+    for other, _ in curves[1:]:
+        rounds = np.intersect1d(rounds, other)
+    return rounds, np.stack([values[np.searchsorted(own, rounds)] for own, values in curves])
+
+
+def _limit(axis: object, lines: np.ndarray, edges: np.ndarray, *, may_be_log: bool) -> None:
+    """Show the settled part of the curves, with a little room; a log axis where losses fall far."""
+    lines, edges = lines[np.isfinite(lines)], edges[np.isfinite(edges)]
+    if not len(edges) or edges.max() <= edges.min():
+        return
+    low, high = edges.min(), edges.max()
+    if may_be_log and _spans(lines, _LOG_RATIO):  # the lower edge of a band may well be negative
+        axis.set_yscale("log")
+        axis.set_ylim(lines.min() / 1.5, high * 1.3)
+        return
+    room = 0.05 * (high - low)
+    axis.set_ylim(low - room, high + room)
+
+
+def _spans(losses: np.ndarray, ratio: float) -> bool:
+    """Whether losses differ so much that they are better seen on a log axis."""
+    return losses.min() > 0 and ratio < losses.max() / losses.min() < _DIVERGED
+
+
+def moving_average(values: np.ndarray, window: int) -> np.ndarray:
+    """Centred moving average over the last axis, and over all rows; at the ends over what is there.
+
+    >>> moving_average(np.array([0.0, 3.0, 6.0]), 3)
+    array([1.5, 3. , 4.5])
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.array([part.mean() for part in _windows(values, window)])
+
+
+def moving_spread(values: np.ndarray, window: int) -> np.ndarray:
+    """Standard deviation in the same windows."""
+    with np.errstate(invalid="ignore", over="ignore"):  # a diverged run has infinite losses
+        return np.array([part.std() for part in _windows(values, window)])
+
+
+def _windows(values: np.ndarray, window: int) -> Iterator[np.ndarray]:
+    half = window // 2
+    for i in range(values.shape[-1]):
+        yield values[..., max(i - half, 0) : i + half + 1]

@@ -1,0 +1,67 @@
+"""`fedmpi plot`: runs as a picture, and the paper's figures as presets."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fedmpi.errors import UserError, did_you_mean
+from fedmpi.results.groups import Group, group_runs
+from fedmpi.results.plots.curves import draw_comparison, draw_curves
+from fedmpi.results.plots.presets import draw_appendix, draw_participation, draw_timing
+from fedmpi.results.plots.regularized import draw_regularized
+from fedmpi.results.plots.style import figure_target, save_figure
+from fedmpi.results.plots.trajectory import plot_trajectories
+from fedmpi.storage.reader import load_run
+from fedmpi.storage.runs import load_each
+
+# Preset -> the config key that it compares, and its symbol in the paper.
+_COMPARED = {
+    "methods": ("algorithm.name", ""),
+    "intervals": ("algorithm.amplify_every", "$P$"),
+    "rates": ("algorithm.local_lr", r"$\gamma$"),
+    "amplification": ("algorithm.amplification", r"$\eta$"),
+}
+_OTHERS: dict[str, Callable[[list[Group]], object]] = {
+    "regularized": draw_regularized,
+    "participation": draw_participation,
+    "timing": draw_timing,
+    "appendix": draw_appendix,
+}
+PRESETS = (*_COMPARED, *_OTHERS)
+
+
+def plot(paths: Sequence[str], out: str, preset: str | None = None, *, trajectory: bool = False) -> int:
+    """Draw the runs below the paths into one file, or with `trajectory` their ways through the plane."""
+    if trajectory:
+        plot_trajectories([load_run(path) for path in paths], out)
+        print(out)
+        return 0
+    target = figure_target(out, "--out")
+    if preset is not None and preset not in PRESETS:
+        raise UserError(f"--preset {preset}: unknown; {did_you_mean(preset, PRESETS)}")
+    runs, skipped = load_each(paths)
+    for problem in skipped:
+        if len(paths) == 1 and Path(paths[0]).is_dir():  # a folder may hold other files
+            print(f"fedmpi: warning: left out: {problem}", file=sys.stderr)
+        else:
+            raise UserError(problem)
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure = _drawing(preset)(group_runs(runs))
+    save_figure(figure, target, "--out")
+    pyplot.close(figure)
+    print(target)
+    return 0
+
+
+def _drawing(preset: str | None) -> Callable[[list[Group]], object]:
+    if preset is None:
+        return draw_curves
+    if preset in _COMPARED:
+        return lambda groups: draw_comparison(groups, *_COMPARED[preset])
+    return _OTHERS[preset]

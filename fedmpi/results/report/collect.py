@@ -1,0 +1,158 @@
+"""What the page shows, taken from the run files: curves, figures, participation, timing, warnings."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedmpi.results.groups import Group
+from fedmpi.storage.reader import Run
+from fedmpi.storage.schema import DIVERGED, RUNNING, STOPPED
+
+METRICS = {
+    "train_loss": "Training loss",
+    "train_accuracy": "Training accuracy",
+    "test_loss": "Test loss",
+    "test_accuracy": "Test accuracy",
+}
+MOST_POINTS = 1000  # of a curve; more would be finer than a screen
+_ROWS, _COLUMNS = 64, 240  # of the participation picture
+_MANY_RUNS = 30
+_TAIL = 0.03  # of the evaluations, as in the paper's moving averages
+
+
+def curve(run: Run) -> dict[str, list]:
+    """Evaluations thinned evenly to what a screen can show, first and last kept; gaps are null."""
+    count = len(run.eval)
+    kept = np.unique(np.linspace(0, count - 1, min(count, MOST_POINTS)).round().astype(int))
+    columns: dict[str, list] = {"round": run.eval["round"].to_numpy()[kept].tolist()}
+    for name in METRICS:
+        values = run.eval[name].to_numpy()
+        # The training set may be evaluated at a cadence of its own: keep what there is.
+        values = _carried(values, kept) if name.startswith("train") else values[kept]
+        columns[name] = [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
+    return columns
+
+
+def _carried(values: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """At each kept place the last finite value since the kept place before."""
+    result = np.full(len(kept), np.nan)
+    finite = np.flatnonzero(np.isfinite(values))
+    place = np.searchsorted(kept, finite)
+    result[place[place < len(kept)]] = values[finite[place < len(kept)]]
+    return result
+
+
+def figures(run: Run) -> dict[str, float]:
+    """Last, best and settled figures of a run, straight from its file."""
+    result: dict[str, float] = {}
+    for name in METRICS:
+        values = run.eval[name].to_numpy()
+        values = values[np.isfinite(values)]
+        if len(values):
+            best = values.max() if name.endswith("accuracy") else values.min()
+            tail = values[-max(1, round(_TAIL * len(values))) :]
+            result |= {
+                f"last {name}": float(values[-1]),
+                f"best {name}": float(best),
+                f"tail {name}": float(tail.mean()),
+            }
+    result["rounds"] = float(len(run.train))
+    if len(run.train):
+        result["seconds"] = float(run.train.wall_time_s.iloc[-1])
+    return result
+
+
+def spread(group: Group, name: str) -> tuple[float, float, int]:
+    """Mean and standard deviation over the group's runs of one of their figures, and how many have it."""
+    values = [f[name] for f in map(figures, group.runs) if name in f]
+    if not values:
+        return np.nan, np.nan, 0
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
+    return float(np.mean(values)), deviation, len(values)
+
+
+def participation_pictures(groups: Sequence[Group]) -> tuple[list[dict[str, Any]], list[int | None]]:
+    """The different pictures, and which of them is each run's; of many runs only the first of a group."""
+    pictures: dict[str, dict[str, Any]] = {}
+    which: list[int | None] = []
+    is_many = sum(len(group.runs) for group in groups) > _MANY_RUNS
+    for group in groups:
+        for number, run in enumerate(group.runs):
+            picture = None if is_many and number else _picture(run)
+            if picture is None:
+                which.append(None)
+                continue
+            key = hashlib.sha256(repr(picture).encode()).hexdigest()
+            pictures.setdefault(key, picture)
+            which.append(list(pictures).index(key))
+    return list(pictures.values()), which
+
+
+def _picture(run: Run) -> dict[str, Any] | None:
+    """Who took part when: over the whole run, joined to few enough cells, and in its first rounds."""
+    clients, rounds = len(run.clients), len(run.train)
+    if not clients or not rounds or not len(run.participation):
+        return None
+    rows = min(clients, _ROWS)
+    row_of = np.arange(clients) * rows // clients
+    often = np.bincount(run.participation["client"].to_numpy(), minlength=clients)[:clients]
+    first = int(run.train["round"].iloc[0])
+    picture = {
+        "rows": rows, "clients": clients, "whole": _raster(run, row_of, first, rounds),
+        "often": np.round(np.bincount(row_of, often) / np.bincount(row_of), 2).tolist(),
+        "least": int(often.min()), "most": int(often.max()), "never": int((often == 0).sum()),
+    }  # fmt: skip
+    if rounds > _COLUMNS:
+        picture["begin"] = _raster(run, row_of, first, _COLUMNS // 2)
+    return picture
+
+
+def _raster(run: Run, row_of: np.ndarray, first: int, rounds: int) -> dict[str, Any]:
+    """The share of each cell's clients and rounds that took part, as bytes in base64."""
+    columns = min(rounds, _COLUMNS)
+    client, t = run.participation["client"].to_numpy(), run.participation["round"].to_numpy() - first
+    inside = (client >= 0) & (client < len(row_of)) & (t >= 0) & (t < rounds)
+    place = row_of[client[inside]] * columns + t[inside] * columns // rounds
+    sizes = np.outer(np.bincount(row_of), np.bincount(np.arange(rounds) * columns // rounds))
+    shares = np.bincount(place, minlength=sizes.size).reshape(sizes.shape) / sizes
+    levels = np.ceil(255 * np.sqrt(shares / max(shares.max(), 1e-300))).astype(np.uint8)
+    text = base64.b64encode(levels.tobytes()).decode()
+    return {"first": first, "rounds": rounds, "columns": columns, "levels": text}
+
+
+def phases(run: Run) -> list[dict[str, float]]:
+    """Seconds of each rank by phase, with what is in none of them as "other"; empty while it runs."""
+    try:
+        ranks = json.loads(run.attributes.get("phases", "[]"))
+        result = []
+        for rank in ranks:
+            named = {k: float(v) for k, v in rank.items() if k not in ("in all", "memory_mb")}
+            named["other"] = max(float(rank["in all"]) - sum(named.values()), 0.0)
+            result.append({**named, "in all": float(rank["in all"]), "memory_mb": float(rank["memory_mb"])})
+    except (ValueError, TypeError, KeyError, AttributeError):  # of another version
+        return []
+    return result
+
+
+def warnings_of(run: Run) -> list[str]:
+    """What a reader of the figures must know about a run."""
+    done, total = len(run.train), run.config["run"]["num_rounds"]
+    found = []
+    if run.status == DIVERGED:
+        found.append(f"diverged after {done:,} of {total:,} rounds: the model became infinite")
+    elif run.status == STOPPED:
+        found.append(f"stopped after {done:,} of {total:,} rounds; `fedmpi resume` goes on with it")
+    elif run.status == RUNNING:
+        found.append(f"still running, or killed, at {done:,} of {total:,} rounds")
+    if not len(run.eval):
+        found.append("holds no evaluation yet")
+    samples = run.config["run"].get("eval_train_samples")
+    if samples:
+        found.append(f"training loss and accuracy are taken on a subset of {samples:,} samples")
+    return found

@@ -1,0 +1,54 @@
+"""Numbers for people: times, bytes; and whether somebody looks at a stream."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TextIO
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> duration(7.25), duration(75), duration(3700), duration(200_000)
+    ('7.2s', '1m15s', '1h01m', '2d07h')
+    """
+    if not math.isfinite(seconds):
+        return "?"
+    if seconds < 59.95:
+        return f"{seconds:.1f}s"
+    seconds = max(seconds, 60)
+    minutes = int(seconds) // 60
+    if minutes < 60:
+        return f"{minutes}m{int(seconds) % 60:02d}s"
+    if minutes < 24 * 60:
+        return f"{minutes // 60}h{minutes % 60:02d}m"
+    return f"{minutes // 1440}d{minutes % 1440 // 60:02d}h"
+
+
+def bytes_text(count: float) -> str:
+    """Bytes for people.
+
+    >>> bytes_text(512), bytes_text(1_828_688)
+    ('512 B', '1.8 MB')
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= 0.99995 * size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a person looks at the stream. Open MPI gives its ranks a terminal of its own making.
+
+    Behind it stands the launcher, whose own output may well go to a log file.
+    """
+    if not stream.isatty():
+        return False
+    if "PMIX_RANK" not in os.environ:
+        return True
+    try:
+        with open(f"/proc/{os.getppid()}/fd/1") as output:
+            return output.isatty()
+    except OSError:
+        return False

@@ -1,0 +1,181 @@
+"""The sum of q * update over all participants, the same bits on any number of ranks.
+
+Two collectives: a few numbers and each client's largest value by MAX (a third one where clients are many),
+then the fixed-point sum. Invariant: all are called by every rank, whatever it trained; and nothing is
+summed unless all updates of all ranks are finite.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmpi.errors import ClientError, UserError
+from fedmpi.models.flat import aligned_rows
+from fedmpi.mpi import Comm
+from fedmpi.simulation import exact
+from fedmpi.simulation.clock import Stopwatch
+
+_WAVE_BYTES = 1 << 28
+_FEWEST, _MOST = 16, 4096
+_HEAD = 64  # numbers of the first collective: a few notes, then the values of up to 56 clients
+_NOTES = 8
+
+
+class NonFiniteUpdateError(Exception):
+    """Some client's update holds inf or nan. Raised on all ranks alike."""
+
+    def __init__(self, client: int) -> None:
+        super().__init__(f"client {client} gave a non-finite update")
+        self.client = client
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What all ranks know after a reduction."""
+
+    sums: dict[str, np.ndarray]  # "weighted_sum", and those of the method's own
+    update_max: np.ndarray  # largest magnitude in each client's update
+    compute_time: float  # of the slowest rank
+    idle_time: float  # waiting for the slowest rank, mean over ranks
+    stop: int  # 0, or why a rank wants to stop
+    checkpoint: bool  # whether rank 0 wants one after this round
+
+
+def wave_size(num_params: int) -> int:
+    """How many participants are trained before their updates are summed.
+
+    Updates wait in memory until their common exponent is known; waves bound that memory to 256 MB
+    over all ranks (more for models above 4 million parameters). A function of the model
+    alone: the bits must not depend on the ranks.
+
+    >>> wave_size(228_586)
+    293
+    """
+    return min(max(_WAVE_BYTES // (4 * num_params), _FEWEST), _MOST)
+
+
+class WeightedSum:
+    """Buffers for the updates of one rank, and their sum over all ranks."""
+
+    def __init__(
+        self,
+        comm: Comm,
+        num_params: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        on_device: bool,
+    ) -> None:
+        self._comm = comm
+        self._on_device = on_device and device.type == "cuda"
+        self._updates = torch.empty((0, num_params), dtype=dtype, device=device)
+        # Room for a sum over ranks of all parameters, and for one number more.
+        self._total = torch.zeros(num_params + 1, dtype=torch.int64, device=device)
+
+    def buffers(self, count: int) -> Tensor:
+        """(count, num_params): one row for each update. Kept and reused."""
+        if count > len(self._updates):
+            self._updates = aligned_rows(count, self._updates.shape[1], self._updates)
+        return self._updates[:count]
+
+    def reduce(
+        self,
+        clients: np.ndarray,
+        weights: np.ndarray,
+        mine: np.ndarray,
+        compute_time: float,
+        wishes: tuple[int, bool],
+        clock: Stopwatch,
+        failure: ClientError | None = None,
+    ) -> Reduced:
+        """Collective. The sum of q * update over all `clients`, and what else the ranks share.
+
+        The buffers hold the updates of `clients[mine]`, in that order; `mine` are indices. A `failure`
+        that any rank met while it trained is raised on all.
+        """
+        updates, own_weights = self._updates[: len(mine)], weights[mine].tolist()
+        with clock("reduction"):
+            peaks = _peaks(updates, len(clients), mine)
+        with clock("idle"):  # the time until the slowest rank arrives
+            notes = np.array([compute_time, *wishes, failure is not None])
+            peaks, notes = self._agree(clients, weights, peaks, notes, failure)
+            slowest, stop, checkpoint = float(notes[0]), int(notes[1]), bool(notes[2])
+        with clock("reduction"):
+            exponent = exact.common_exponent(float((weights * peaks).max(initial=0)), len(clients))
+            # The last entry counts the nanoseconds that all ranks computed.
+            total, computed = self._sum(updates, own_weights, exponent, int(1e9 * compute_time))
+            idle = slowest - 1e-9 * computed / self._comm.size
+            return Reduced({"weighted_sum": total}, peaks, slowest, max(idle, 0.0), stop, checkpoint)
+
+    def total(self, rows: Tensor, clients: np.ndarray, mine: np.ndarray) -> np.ndarray:
+        """Collective. The sum over all `clients` of one vector each, without weights.
+
+        `rows` are those of `clients[mine]`; they may be more precise than the updates.
+        """
+        peaks = self._comm.maximum(_peaks(rows, len(clients), mine))
+        if not np.isfinite(peaks).all():
+            raise NonFiniteUpdateError(int(clients[~np.isfinite(peaks)][0]))
+        exponent = exact.common_exponent(float(peaks.max(initial=0)), len(clients))
+        return self._sum(rows, [1.0] * len(rows), exponent)[0]
+
+    def _sum(
+        self, rows: Tensor, weights: list[float], exponent: int, count: int = 0
+    ) -> tuple[np.ndarray, int]:
+        """Collective. The weighted sum of all ranks' rows in fixed point; and the sum of their counts."""
+        self._total.zero_()
+        self._total[-1] = count
+        exact.add_contributions(self._total[:-1], rows, weights, exponent)
+        total = self._total if self._on_device else self._total.cpu()  # waits for the device
+        if self._on_device:
+            torch.cuda.synchronize()
+        self._comm.sum_in_place(total if self._on_device else total.numpy())
+        return exact.to_float(total[:-1], exponent).cpu().numpy(), int(total[-1])
+
+    def _agree(
+        self,
+        clients: np.ndarray,
+        weights: np.ndarray,
+        peaks: np.ndarray,
+        notes: np.ndarray,
+        failure: ClientError | None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Collective. Every client's largest |update|, and the largest of each note over ranks.
+
+        Trouble on any rank is raised on all.
+        """
+        plan, count = zlib.crc32(clients.tobytes() + weights.tobytes()), len(clients)
+        # Of fixed length, so that even ranks that disagree on who takes part can compare notes.
+        head = np.zeros(_HEAD)
+        head[:_NOTES] = plan, -plan, count, -count, *notes
+        fits = count <= _HEAD - _NOTES
+        if fits:
+            head[_NOTES : _NOTES + count] = peaks
+        shared = self._comm.maximum(head)
+        if shared[0] != -shared[1] or shared[2] != -shared[3]:
+            raise UserError.on_all_ranks(
+                "the ranks disagree on who takes part: participation.availability must be a pure "
+                "function of its arguments; draw random numbers from its seed and t only",
+                ranks=self._comm.size,
+            )
+        if shared[_NOTES - 1]:
+            self._comm.fail_together(failure)
+        peaks = shared[_NOTES : _NOTES + count] if fits else self._comm.maximum(peaks)
+        if not np.isfinite(weights * peaks).all():
+            raise NonFiniteUpdateError(int(clients[~np.isfinite(weights * peaks)][0]))
+        return peaks, shared[4:_NOTES]
+
+
+def _peaks(rows: Tensor, count: int, mine: np.ndarray) -> np.ndarray:
+    """The largest magnitude of each row, at its client's place among `count`; inf for a nan."""
+    peaks = np.zeros(count)
+    if len(rows):
+        # Row by row: no copy of all rows is made.
+        bounds = torch.stack([torch.stack(torch.aminmax(row)) for row in rows])
+        peaks[mine] = bounds.abs().amax(dim=1).double().cpu().numpy()
+    peaks[~np.isfinite(peaks)] = np.inf  # a nan would be lost in a maximum over ranks
+    return peaks

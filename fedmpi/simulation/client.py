@@ -1,0 +1,121 @@
+"""What a client does in a round: I steps of SGD from x_t (Algorithm 1, lines 4 to 7).
+
+The update itself is accumulated, y = x + update, instead of stepping y in place: at gamma = 1e-5 a step
+often falls below half an ulp of y and would be lost in float32. Invariant: an update is a pure function
+of x_t, gamma and the client's minibatches, whichever clients are trained together with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from fedmpi.data import rng
+from fedmpi.data.shard import ClientData, Work
+from fedmpi.errors import ClientError
+from fedmpi.methods import Method, Round
+from fedmpi.methods.base import Local
+from fedmpi.models.engines import Gradients, is_capturable
+from fedmpi.models.engines.cuda_graph import Recordings
+from fedmpi.models.flat import aligned_rows
+
+
+class LocalTrainer:
+    """Trains clients in groups, as large as the engine takes."""
+
+    def __init__(
+        self,
+        gradients: Gradients,
+        data: ClientData,
+        start: Tensor,
+        *,
+        clip_norm: float | None = None,
+        reseed: bool = False,
+        after_step: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.data = data
+        self.start = torch.empty_like(start)  # x_t in working precision
+        self._gradients = gradients
+        self._reseed = reseed  # a user's model may draw random numbers, in dropout for example
+        self._after_step = after_step
+        self._clip_norm = clip_norm
+        self._records = is_capturable(start.device, is_random=reseed, in_groups=gradients.group_size > 1)
+        self._recordings = Recordings()
+
+    def train(
+        self, local: Local, works: Sequence[Work], method: Method, round: Round, local_steps: int
+    ) -> None:
+        """Write each client's update of a round into its row of local["update"]. `self.start` holds x_t.
+
+        A method's other entries of `local` change as it says.
+        """
+        local["update"].zero_()
+        for rows, group in self._groups(works):
+            try:
+                if self._reseed:
+                    torch.manual_seed(rng.integer(self.data.seed, "model", group[0].client, group[0].drawn))
+                self._train_group(rows_of(local, rows), group, method, local_steps, round.local_lr)
+            except Exception as error:
+                who = ", ".join(str(work.client) for work in group)
+                raise ClientError(
+                    f"round {round.t}, client {who}: {type(error).__name__}: {error}"
+                ) from error
+
+    def _groups(self, works: Sequence[Work]) -> Iterator[tuple[slice, Sequence[Work]]]:
+        """Neighbours with minibatches of the same size; a client without samples has a zero gradient."""
+        begin = 0
+        for batch, same in itertools.groupby(works, lambda work: self.data.batch(work.client)):
+            end = begin + len(list(same))
+            if batch:
+                for first in range(begin, end, self._gradients.group_size):
+                    rows = slice(first, min(first + self._gradients.group_size, end))
+                    yield rows, works[rows]
+            begin = end
+
+    def _train_group(
+        self, local: Local, group: Sequence[Work], method: Method, local_steps: int, local_lr: float
+    ) -> None:
+        step = self._make_step(local, method, local_lr)
+        for number, minibatch in enumerate(self.data.minibatches(group, local_steps)):
+            if number == 0 and self._records and not method.steps_by_itself:
+                step = self._recordings.get(step, local["update"], minibatch, local_lr)
+            step(*minibatch)
+            self._after_step()
+
+    def _make_step(self, local: Local, method: Method, local_lr: float) -> Callable[[Tensor, Tensor], None]:
+        """One local step of a group: y = x + update; then update -= gamma * gradient at y."""
+        update = local["update"]
+        local_params = self._gradients.local_params(len(update))
+        if not method.steps_by_itself and self._clip_norm is None:
+            add_gradient = self._gradients.adder(update)
+
+            def step(inputs: Tensor, labels: Tensor) -> None:
+                torch.add(self.start, update, out=local_params)
+                add_gradient(inputs, labels, -local_lr)
+
+            return step
+
+        gradient = aligned_rows(len(update), update.shape[1], update)
+        add_gradient = self._gradients.adder(gradient)
+
+        def step_by_method(inputs: Tensor, labels: Tensor) -> None:
+            torch.add(self.start, update, out=local_params)
+            add_gradient(inputs, labels, 1.0)
+            if self._clip_norm is not None:
+                norms = gradient.norm(dim=1, keepdim=True)
+                gradient.mul_((self._clip_norm / norms).clamp_(max=1.0))
+            if method.steps_by_itself:
+                method.step(local, gradient, local_lr)
+            else:
+                update.add_(gradient, alpha=-local_lr)
+            gradient.zero_()
+
+        return step_by_method
+
+
+def rows_of(local: Local, rows: slice) -> Local:
+    """The entries of some clients; what the server sent is for all of them."""
+    return {name: value if name.startswith("server_") else value[rows] for name, value in local.items()}

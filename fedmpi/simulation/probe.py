@@ -1,0 +1,229 @@
+"""The paper's constants at a point, from the data: gradients, noise and curvature over all ranks.
+
+Each rank works on the clients it owns. Estimates at one point, not bounds for all x, which no measurement
+can give. Invariant: nothing of the run changes; and sums over ranks are exact, so the figures of
+`client_gradients` and `observe` do not depend on how many ranks there are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmpi.data import rng
+from fedmpi.data.shard import ClientData, Work, owned_clients
+from fedmpi.errors import UserError
+from fedmpi.models import sample_losses
+from fedmpi.models.flat import FlatModel
+from fedmpi.mpi import Comm
+from fedmpi.simulation.aggregate import WeightedSum
+from fedmpi.theory import deviations_of_gram
+
+_MINIBATCHES = 8  # of each client, for sigma^2
+_CURVATURE_CLIENTS = 32  # for L, evenly spaced
+_MOST_ITERATIONS = 30
+_MOST_BYTES = 4 << 30  # of gradients on a rank
+_MOST_CLIENTS = 2000  # for the matrix of inner products
+_COLUMNS = 1 << 14
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was found at a point."""
+
+    smoothness: float  # largest |eigenvalue| of the Hessians of the clients looked at
+    sigma2: float  # largest over clients of the minibatch gradients' variance
+    gap: float  # f(x), an upper bound of f(x) - f* as losses are never below 0
+    grad_norm2: float
+    d2: float
+    # Rows with the inner products of grad F_n - grad f; None for many clients.
+    deviations: np.ndarray | None
+
+
+class Probe:
+    """Gradients of whole clients at any x, on all ranks."""
+
+    def __init__(self, comm: Comm, model: FlatModel, clients: ClientData, num_clients: int) -> None:
+        self._comm, self._model, self._data = comm, model, clients
+        self.num_clients = num_clients
+        self.owned = owned_clients(num_clients, comm.rank, comm.size)
+        self._everybody = np.arange(num_clients)
+
+    @cached_property
+    def _sum(self) -> WeightedSum:
+        """Made when it is first needed: it holds a vector."""
+        model = self._model
+        return WeightedSum(
+            self._comm, model.num_params, torch.float64, model.values.device, on_device=False
+        )
+
+    def client_gradients(
+        self, x: np.ndarray, tick: Callable[[int], None] = lambda done: None
+    ) -> tuple[Tensor, np.ndarray]:
+        """Collective. (own clients, num_params) gradients of F_n at x, and the losses of all N clients."""
+        needed = len(self.owned) * self._model.num_params * 8  # they are compared in float64
+        self._comm.where(True, lambda: _check_room(needed))
+        rows = self._model.values.new_zeros((len(self.owned), self._model.num_params))
+        losses = np.zeros(self.num_clients)
+        self._model.load(x)
+        self._model.module.eval()  # without dropout, so no random numbers are used up
+        for place, client in enumerate(self.owned.tolist()):
+            losses[client] = self._add_gradient(rows[place], client)
+            tick(place + 1)
+        self._model.module.train()
+        self._comm.sum_in_place(losses)
+        return rows, losses
+
+    def _add_gradient(self, row: Tensor, client: int) -> float:
+        """Adds grad F_n to a row; returns F_n. A client without samples has F_n = 0."""
+        loss_sum, parts = 0.0, self._model.trainable_views(row)
+        for inputs, labels in self._data.all_samples(client):
+            loss = sample_losses(self._model.module(inputs), labels).sum() / self._data.size(client)
+            torch._foreach_add_(parts, self._model.gradient(loss))
+            loss_sum += loss.item()
+        return loss_sum
+
+    def mean(self, rows: Tensor) -> np.ndarray | None:
+        """Collective. grad f, the mean over all clients; None if some gradient is not finite."""
+        is_bad = float(not bool(torch.isfinite(rows).all()))
+        if self._comm.maximum(np.array([is_bad]))[0]:
+            return None
+        total = self._sum.total(rows.double(), self._everybody, self.owned)
+        return total / self.num_clients
+
+    def of_all(self, own: np.ndarray) -> np.ndarray:
+        """Collective. One number of each client, of all N."""
+        values = np.zeros(self.num_clients)
+        values[self.owned] = own
+        self._comm.sum_in_place(values)
+        return values
+
+    def weighted(self, rows: Tensor, clients: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Collective. sum_n q^n row_n over some clients."""
+        mine = np.flatnonzero(clients % self._comm.size == self._comm.rank)
+        places = torch.from_numpy(clients[mine] // self._comm.size)
+        factors = torch.from_numpy(weights[mine])[:, None].to(rows.device)
+        return self._sum.total(rows[places].double() * factors, clients, mine)
+
+    def observe(self, x: np.ndarray, clients: np.ndarray, weights: np.ndarray) -> tuple[float, ...]:
+        """Collective. |grad f|^2, d^2, its mean, and beta_t^2 and nu_t^2 of the participants: /theory."""
+        rows, _ = self.client_gradients(x)
+        mean = self.mean(rows)
+        if mean is None:
+            return (math.nan,) * 5
+        rows = rows.double() - torch.from_numpy(mean).to(rows.device)
+        distances = self.of_all(rows.square().sum(dim=1).cpu().numpy())
+        beta2 = nu2 = 0.0
+        if len(clients):
+            away = self.weighted(rows, clients, weights)
+            beta2 = math.fsum(np.square(away))
+            spread = (rows - torch.from_numpy(away).to(rows.device)).square().sum(dim=1)
+            nu2 = math.fsum(weights * self.of_all(spread.cpu().numpy())[clients])
+        grad_norm2 = math.fsum(np.square(mean))
+        return grad_norm2, float(distances.max()), math.fsum(distances) / len(distances), beta2, nu2
+
+    # --- Only for `advise` ----------------------------------------------------------------------------
+
+    def measure(self, x: np.ndarray, tick: Callable[[int], None]) -> Measured:
+        """Collective. Every constant at x; `tick(done)` of `steps` tells how far this rank is."""
+        rows, losses = self.client_gradients(x, tick)
+        mean = self.mean(rows)
+        if mean is None:
+            raise UserError.on_all_ranks("gradients are not finite there: no constants can be measured")
+        noise = self._noise(rows, lambda done: tick(len(self.owned) + done))
+        curvature = self._curvature(lambda done: tick(2 * len(self.owned) + done))
+        rows = rows.double() - torch.from_numpy(mean).to(rows.device)
+        d2 = self.of_all(rows.square().sum(dim=1).cpu().numpy()).max()
+        is_small = self.num_clients <= _MOST_CLIENTS
+        return Measured(
+            curvature, noise, losses.mean(), math.fsum(np.square(mean)), float(d2),
+            deviations_of_gram(self._gram(rows)) if is_small else None,
+        )  # fmt: skip
+
+    @property
+    def steps(self) -> int:
+        """What `tick` counts up to."""
+        return 2 * len(self.owned) + len(self._curvature_clients())
+
+    def _noise(self, rows: Tensor, tick: Callable[[int], None]) -> float:
+        """Collective. sigma^2: the largest over clients of mean |g_n - grad F_n|^2 over minibatches."""
+        found = np.zeros(len(self.owned))
+        for place, client in enumerate(self.owned.tolist()):
+            tick(place + 1)
+            if self._data.size(client) == 0:
+                continue
+            squares = []
+            for inputs, labels in self._data.minibatches([Work(client, 0)], _MINIBATCHES):
+                loss = sample_losses(self._model.module(inputs[0]), labels[0]).mean()
+                away = -rows[place].double()
+                views = self._model.trainable_views(away)
+                for view, part in zip(views, self._model.gradient(loss), strict=True):
+                    view += part
+                squares.append(away.square().sum().item())
+            found[place] = np.mean(squares)
+        return float(self.of_all(found).max())
+
+    def _curvature_clients(self) -> list[int]:
+        chosen = np.linspace(0, self.num_clients - 1, min(self.num_clients, _CURVATURE_CLIENTS)).astype(int)
+        mine = chosen[chosen % self._comm.size == self._comm.rank].tolist()
+        return [client for client in mine if self._data.size(client)]
+
+    def _curvature(self, tick: Callable[[int], None]) -> float:
+        """Collective. L: the largest |eigenvalue| of Hessians of F_n, by power iterations."""
+        self._model.module.eval()
+        found = 0.0
+        for done, client in enumerate(self._curvature_clients(), 1):
+            found = max(found, self._power_iteration(client))
+            tick(done)
+        self._model.module.train()
+        return float(self._comm.maximum(np.array([found]))[0])
+
+    def _power_iteration(self, client: int) -> float:
+        draws = rng.stream(self._data.seed, "curvature", client).standard_normal(self._model.num_params)
+        vector = torch.from_numpy(draws / np.linalg.norm(draws)).to(self._model.values)
+        before = 0.0
+        for _ in range(_MOST_ITERATIONS):
+            product = self._hessian_times(client, vector)
+            size = product.norm().item()
+            if size <= 1.01 * before or size == 0:  # never falls, but for rounding
+                return size
+            before, vector = size, product / size
+        return before
+
+    def _hessian_times(self, client: int, vector: Tensor) -> Tensor:
+        """The Hessian of F_n times a vector, by differentiating the gradient's product with it."""
+        result = torch.zeros_like(vector)
+        parts, along = self._model.trainable_views(result), self._model.trainable_views(vector)
+        for inputs, labels in self._data.all_samples(client):
+            loss = sample_losses(self._model.module(inputs), labels).sum() / self._data.size(client)
+            gradient = self._model.gradient(loss, create_graph=True)
+            product = sum((g * v).sum() for g, v in zip(gradient, along, strict=True))
+            if product.requires_grad:
+                torch._foreach_add_(parts, self._model.gradient(product))
+        return result
+
+    def _gram(self, rows: Tensor) -> np.ndarray:
+        """Collective. All inner products of clients' rows, some columns at a time."""
+        gram = np.zeros((self.num_clients, self.num_clients))
+        for start in range(0, rows.shape[1], _COLUMNS):
+            mine = rows[:, start : start + _COLUMNS].cpu().numpy()
+            everybody = np.zeros((self.num_clients, mine.shape[1]))
+            everybody[self.owned] = mine
+            self._comm.sum_in_place(everybody.reshape(-1))
+            gram += everybody @ everybody.T
+        return gram
+
+
+def _check_room(needed: int) -> None:
+    if needed > _MOST_BYTES:
+        raise UserError(
+            f"the gradients of a rank's clients take {needed / 1e9:.1f} GB, more than "
+            f"{_MOST_BYTES / 1e9:.1f} GB; "
+            "use more ranks, or do without measured constants"
+        )

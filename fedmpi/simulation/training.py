@@ -1,0 +1,182 @@
+"""The clients' part of a round, over all ranks: who trains whom, local training, and the sums of it.
+
+Invariant: every rank runs every line; a rank without participants contributes zeros. What a client's
+update is does not depend on the rank that trains it, nor its sum on the order.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from fedmpi.config import Config
+from fedmpi.data.shard import ClientData, DataInfo, Work, owned_clients
+from fedmpi.errors import ClientError
+from fedmpi.methods import Method, Round, ServerState
+from fedmpi.methods.base import Local
+from fedmpi.models import may_be_random
+from fedmpi.models.engines import Engine, make_gradients
+from fedmpi.models.flat import FlatModel
+from fedmpi.mpi import Comm
+from fedmpi.simulation.aggregate import Reduced, WeightedSum, wave_size
+from fedmpi.simulation.client import LocalTrainer, rows_of
+from fedmpi.simulation.client_tables import ClientMemory, check_room
+from fedmpi.simulation.clock import Stopwatch
+from fedmpi.simulation.lending import Loans
+from fedmpi.simulation.plan import assign
+
+
+class Training:
+    """A rank's clients, what they remember, and how many minibatches every client has drawn."""
+
+    def __init__(
+        self,
+        comm: Comm,
+        config: Config,
+        model: FlatModel,
+        engine: Engine,
+        clients: ClientData,
+        info: DataInfo,
+        tables: tuple[str, ...],
+        clock: Stopwatch,
+    ) -> None:
+        """Collective. `tables` are what the method lets clients remember."""
+        self._comm, self._config, self._info, self._clock = comm, config, info, clock
+        self._data, self._loans = clients, Loans(comm, clients)
+        self._in_groups = engine.name == "batched"
+        self.trainer = LocalTrainer(
+            make_gradients(engine, model), clients, model.values,
+            clip_norm=config.algorithm.clip_norm,
+            reseed=may_be_random(config),
+            after_step=self._loans.keep_moving,
+        )  # fmt: skip
+        self.weighted_sum = WeightedSum(
+            comm, model.num_params, model.values.dtype, model.values.device,
+            on_device=config.run.cuda_aware,
+        )  # fmt: skip
+        self._wave_size = wave_size(model.num_params)
+        self.minibatches_drawn = np.zeros(info.partition.num_clients, np.int64)
+        num_owned = len(owned_clients(info.partition.num_clients, comm.rank, comm.size))
+        size = len(tables), num_owned, model.num_params, model.values.element_size()
+        comm.where(True, lambda: check_room(config.algorithm.name, *size))
+        self.memory = ClientMemory(tables, num_owned, comm.size, model.values)
+
+    def train(self, method: Method, state: ServerState, round: Round, wishes: tuple[int, bool]) -> Reduced:
+        """Collective. Local training of all participants, and the sums, in waves that bound the memory.
+
+        `wishes`: this rank's reason to stop or 0, and whether it wants a checkpoint.
+        """
+        self.trainer.start.copy_(torch.from_numpy(state.global_params))
+        is_full = method.uses_full_data(round.t)
+        self._data.batch_size = 0 if is_full else self._config.algorithm.batch_size
+        parts, clients = [], round.clients
+        for first in range(0, max(len(clients), 1), self._wave_size):  # a round without clients too
+            wave = slice(first, first + self._wave_size)
+            some = replace(round, clients=clients[wave], weights=round.weights[wave])
+            parts.append(self._train_wave(method, state, some, wishes))
+        self.minibatches_drawn[clients] += self._config.algorithm.local_steps
+        return Reduced(
+            {name: sum(part.sums[name] for part in parts) for name in parts[0].sums},
+            np.concatenate([part.update_max for part in parts]),
+            sum(part.compute_time for part in parts),
+            sum(part.idle_time for part in parts),
+            max(part.stop for part in parts),
+            any(part.checkpoint for part in parts),
+        )
+
+    def _train_wave(
+        self, method: Method, state: ServerState, round: Round, wishes: tuple[int, bool]
+    ) -> Reduced:
+        """Collective. Each rank trains its part of the plan; then exact sums over all ranks."""
+        clients, begin = round.clients, time.perf_counter()
+        owners, trainers = self._plan(clients, may_lend=not method.tables)
+        mine = np.flatnonzero(trainers == self._comm.rank)
+        is_borrowed = owners[mine] != self._comm.rank
+        mine = np.concatenate([mine[~is_borrowed], mine[is_borrowed]])
+        num_own = len(mine) - int(is_borrowed.sum())
+        local = self._local(method, state, clients[mine])
+        works = [Work(n, int(self.minibatches_drawn[n])) for n in clients[mine].tolist()]
+        steps = self._config.algorithm.local_steps
+        with self._clock("lending"):
+            self._loans.start(clients, trainers, self.minibatches_drawn, steps)
+
+        # Own clients first, while the samples of borrowed ones arrive; in groups, all at once.
+        first = 0 if self._in_groups else num_own
+        with self._clock("local SGD"):
+            failure = self._train_rows(slice(first), local, works, method, round)
+        with self._clock("lending"):
+            works[num_own:] = [
+                replace(work, samples=self._loans.receive(work.client, steps)) for work in works[num_own:]
+            ]
+        with self._clock("local SGD"):
+            failure = failure or self._train_rows(slice(first, None), local, works, method, round)
+            if not failure:
+                method.finish_clients(local, round)
+        with self._clock("lending"):
+            self._loans.finish()
+        if method.tables and not failure:
+            self.memory.store(clients[mine], local)
+
+        seconds = time.perf_counter() - begin
+        reduced = self.weighted_sum.reduce(
+            clients, round.weights, mine, seconds, wishes, self._clock, failure
+        )
+        with self._clock("reduction"):
+            for name in method.client_sums:
+                reduced.sums[name] = self.weighted_sum.total(local[name], clients, mine)
+        return reduced
+
+    def _train_rows(
+        self, rows: slice, local: Local, works: list[Work], method: Method, round: Round
+    ) -> ClientError | None:
+        """Train some clients. Returns what went wrong, for all ranks of a group to hear at the reduction.
+
+        A job that has nothing else to do ends at once instead.
+        """
+        steps = self._config.algorithm.local_steps
+        try:
+            self.trainer.train(rows_of(local, rows), works[rows], method, round, steps)
+        except ClientError as error:
+            if not self._comm.is_part:
+                raise
+            return error
+        return None
+
+    def _plan(self, clients: np.ndarray, *, may_lend: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Owner and trainer of each participant, the same on every rank.
+
+        Owners train their own clients and lend the surplus; clients with a memory stay at home.
+        """
+        owners = clients % self._comm.size
+        if not may_lend:
+            return owners, owners
+        costs = self._info.costs(clients, self._data.batch_size)
+        return owners, assign(owners, self._comm.size, costs)
+
+    def _local(self, method: Method, state: ServerState, clients: np.ndarray) -> Local:
+        """What training works on: room for the updates, the clients' memory, and what the server sends."""
+        updates = self.weighted_sum.buffers(len(clients))
+        memory = self.memory.fetch(clients) if method.tables else {}
+        scratch = {name: torch.zeros_like(updates) for name in method.scratch}
+        sent = {
+            f"server_{name}": torch.from_numpy(state.extras[name]).to(updates)[None]
+            for name in method.broadcasts
+        }
+        return {"update": updates, **memory, **scratch, **sent}
+
+    def end_interval(self, method: Method, state: ServerState) -> ServerState:
+        """Collective. What a method does with its tables when P rounds are over."""
+        clients = method.clients_of_interval(state)
+        if clients is None or len(clients) == 0:
+            return state
+        total = np.zeros(len(state.global_params))
+        for wave in np.split(clients, range(self._wave_size, len(clients), self._wave_size)):
+            mine = np.flatnonzero(wave % self._comm.size == self._comm.rank)
+            local = self.memory.fetch(wave[mine])
+            rows = method.interval_rows(state, local, wave[mine])
+            self.memory.store(wave[mine], local)
+            total += self.weighted_sum.total(rows, wave, mine)
+        return method.end_interval(state, total)
