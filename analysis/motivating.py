@@ -11,8 +11,8 @@ from pathlib import Path
 
 import fedmpi
 from fedmpi import mpi
-from fedmpi.cli.run import carry_out, prepare, record_anew
 from fedmpi.config import validate
+from fedmpi.experiments.run import start
 from fedmpi.results.plots.trajectory import plot_trajectories
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs" / "motivating"
@@ -27,9 +27,8 @@ def main(out: str) -> None:
         for gamma, eta in dict.fromkeys(PANELS):
             config = validate.load(CONFIGS / f"gamma{gamma}-eta{eta}.toml", [])
             path = files[gamma, eta] = Path(folder) / f"{gamma}-{eta}.h5"
-            simulation, attributes = prepare(comm, config, path)
-            record_anew(path, attributes, simulation)
-            carry_out(simulation, attributes, path)
+            prepared = start(comm, config, path)
+            prepared.simulation.run(prepared.file)
         runs = [fedmpi.load_run(files[panel]) for panel in PANELS]
     plot_trajectories(runs, out)
     print(f"\n{out}: f(x_15) - f* by panel")

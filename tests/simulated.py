@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedmpi.cli.progress import Progress
-from fedmpi.cli.run import prepare, record_anew
 from fedmpi.config import Config, validate
 from fedmpi.data.shard import ClientData, DataInfo, load_shards
+from fedmpi.experiments.run import start
 from fedmpi.mpi import Comm
 from fedmpi.simulation.loop import Simulation
 from fedmpi.storage.reader import Run, load_run
@@ -33,7 +32,7 @@ def write_schedule(comm: Comm, path: Path, q: np.ndarray) -> None:
     if comm.is_root:
         rows = [f"{t},{n},{float(q[t, n])!r}" for t, n in zip(*np.nonzero(q), strict=True)]
         path.write_text("\n".join(["round,client,weight", *rows]) + "\n")
-    comm.agree(None)  # the others wait for the file
+    comm.barrier()  # the others wait for the file
 
 
 def random_q(seed: int, rounds: int, clients: int) -> np.ndarray:
@@ -56,9 +55,8 @@ def single_rank() -> Comm:
 
 def run_to_file(config: Config, path: Path) -> Run:
     """The results of a whole run on one rank, read from its file."""
-    simulation, attributes = prepare(single_rank(), config, path)
-    record_anew(path, attributes, simulation)
-    simulation.run(Progress(config.run.num_rounds, enabled=False))
+    prepared = start(single_rank(), config, path)
+    prepared.simulation.run(prepared.file)
     return load_run(path)
 
 

@@ -46,14 +46,15 @@ def advise(
     with mpi.session() as comm:
         config = comm.on_root(lambda: validate.load(config_path, overrides))
         known = _measured(comm, config, at)
-        comm.where(comm.is_root, lambda: _tell(config, known, config_path, as_json=as_json, plot=plot))
+        comm.try_on_root(lambda: _tell(config, known, config_path, as_json=as_json, plot=plot))
     return 0
 
 
 def _measured(comm: Any, config: Config, at: str | None) -> Known:
     """Collective. Constants at the model of a result file, or at x_0."""
     from fedmpi.cli.progress import Progress
-    from fedmpi.cli.run import prepare
+    from fedmpi.experiments.run import prepare
+    from fedmpi.simulation.output import Listener
 
     simulation, _ = prepare(comm, config)
     x, where = simulation.state.global_params, "x_0"
@@ -65,9 +66,10 @@ def _measured(comm: Any, config: Config, at: str | None) -> Known:
                 f"{len(simulation.state.global_params):,}; give a run of this config",
                 2,
             )
-    progress = Progress(simulation.probe.steps, enabled=comm.is_root, unit="clients")
-    found = simulation.probe.measure(x, progress.show)
-    progress.close(simulation.probe.steps)
+    steps = simulation.probe.steps
+    progress = Progress(steps, unit="clients") if comm.is_root else Listener()
+    found = simulation.probe.measure(x, progress.round_done)
+    progress.ended(steps)
     return Known(
         f"estimates at a point: {where}", found.smoothness, found.sigma2, found.gap, found.d2,
         found.deviations,

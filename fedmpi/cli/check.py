@@ -9,6 +9,7 @@ import numpy as np
 
 from fedmpi.config import Config, validate
 from fedmpi.config.rules import unused_keys
+from fedmpi.data.ownership import owner_of
 from fedmpi.data.partition import ClientLabels, Partition, make_partition
 from fedmpi.data.prepared import Dataset
 from fedmpi.data.sources import load_dataset
@@ -68,7 +69,7 @@ def ownership_summary(
     config: Config, data: Dataset, partition: Partition, num_params: int, most: int, num_ranks: int
 ) -> list[str]:
     """Lines on what each rank owns, holds in memory and sends."""
-    ranks = np.arange(partition.num_clients) % num_ranks
+    ranks = owner_of(np.arange(partition.num_clients), num_ranks)
     clients = np.bincount(ranks, minlength=num_ranks)
     samples = np.bincount(ranks, weights=partition.sizes, minlength=num_ranks).astype(int)
     lines = [f"ownership      by stride: rank r of {num_ranks} owns clients r, r + {num_ranks}, ..."]

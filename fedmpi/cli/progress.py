@@ -12,35 +12,35 @@ import time
 from typing import TextIO
 
 from fedmpi.results.text import duration, is_terminal
+from fedmpi.simulation.output import Listener
 
 
-class Progress:
+class Progress(Listener):
     """A progress bar with rate, elapsed and remaining time and the latest loss."""
 
     def __init__(
-        self, total: int, enabled: bool, stream: TextIO | None = None, done: int = 0, unit: str = "rounds"
+        self, total: int, stream: TextIO | None = None, done: int = 0, unit: str = "rounds"
     ) -> None:
         self._total, self._unit = total, unit
         self._done_before = done  # rounds of earlier legs of the run
         self._stream = stream or sys.stderr
-        self._enabled = enabled
         self._is_terminal = is_terminal(self._stream)
         self._gap = 0.1 if self._is_terminal else 10.0  # seconds between two showings
         self._begin = self._next = time.monotonic()
         self._loss = math.nan
         self._accuracy = math.nan
 
-    def note(self, train_loss: float, test_accuracy: float) -> None:
+    def evaluated(self, row: dict[str, float]) -> None:
         """The latest evaluation."""
-        if not math.isnan(train_loss):
-            self._loss = train_loss
-        if not math.isnan(test_accuracy):
-            self._accuracy = test_accuracy
+        if not math.isnan(row["train_loss"]):
+            self._loss = row["train_loss"]
+        if not math.isnan(row["test_accuracy"]):
+            self._accuracy = row["test_accuracy"]
 
-    def show(self, completed: int, force: bool = False) -> None:
+    def round_done(self, completed: int, force: bool = False) -> None:
         """Redraw if it is time."""
         now = time.monotonic()
-        if not self._enabled or (now < self._next and not force):
+        if now < self._next and not force:
             return
         self._next = now + self._gap
         text = self._text(completed, now - self._begin)
@@ -49,10 +49,10 @@ class Progress:
         end = "" if self._is_terminal else "\n"
         print(f"\r\x1b[K{text}" if self._is_terminal else text, end=end, file=self._stream, flush=True)
 
-    def close(self, completed: int) -> None:
+    def ended(self, completed: int) -> None:
         """The last showing."""
-        self.show(completed, force=True)
-        if self._enabled and self._is_terminal:
+        self.round_done(completed, force=True)
+        if self._is_terminal:
             print(file=self._stream)
 
     def _text(self, completed: int, elapsed: float) -> str:

@@ -39,7 +39,7 @@ def reproduce(args: argparse.Namespace) -> int:
             if statuses[-1] == EXIT_STOPPED:
                 return EXIT_STOPPED
         stores = [Store(folder / name) for name in recipe.sweeps]
-        world.where(world.is_root, lambda: _show(recipe, stores, folder))
+        world.try_on_root(lambda: _show(recipe, stores, folder))
     return next((code for code in (EXIT_FAILURE, EXIT_DIVERGED) if code in statuses), EXIT_DONE)
 
 

@@ -62,10 +62,10 @@ def do_sweep(
     from fedmpi.experiments.sweep.work import Job, work  # here, since torch takes seconds to load
 
     wants_events = any(point.config.run.tensorboard for point in points)
-    world.where(world.is_root and wants_events, require_tensorboard)
+    world.try_on_root(require_tensorboard if wants_events else lambda: None)
     store = Store(folder)
-    world.where(world.is_root, lambda: store.create(plan))
-    world.where(world.is_root, store.write_index)
+    world.try_on_root(lambda: store.create(plan))
+    world.try_on_root(store.write_index)
     began = world.on_root(time.time)
     stop.limit(points[0].config.run.max_minutes)
     order = world.on_root(lambda: _order(store, points))
@@ -82,7 +82,7 @@ def do_sweep(
         )
     was_stopped = work(job, group, screen.redraw if screen else None)
     world.wait_asleep(screen.redraw if screen else lambda: None)
-    was_stopped = any(world.on_all(was_stopped))
+    was_stopped = any(world.gather_on_all(was_stopped))
     if screen:
         screen.close()
     return world.on_root(lambda: _conclude(job, was_stopped))

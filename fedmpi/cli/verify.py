@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedmpi import mpi
-from fedmpi.cli.progress import Progress
-from fedmpi.cli.run import prepare, record_anew
 from fedmpi.config import Config, validate
 from fedmpi.errors import EXIT_DONE, EXIT_FAILURE, UserError
+from fedmpi.experiments.run import start
 from fedmpi.mpi.launcher import relaunch
 from fedmpi.results.compare import config_differences, first_difference, parameter_difference
 from fedmpi.storage.reader import Run, load_run
@@ -69,10 +68,9 @@ def _run_on(comm: mpi.Comm, config: Config, count: int, folder: Path) -> Run | N
     some = comm.first(count)
     path = folder / f"{count}.h5"
     if some is not None:
-        simulation, attributes = prepare(some, config, path)
-        some.where(some.is_root, lambda: record_anew(path, attributes, simulation))
+        prepared = start(some, config, path)
         if comm.is_root:
             print(f"{config.run.num_rounds:,} rounds on {count} rank{'s' * (count > 1)} ...", flush=True)
-        simulation.run(Progress(config.run.num_rounds, enabled=False))
-    comm.agree(None)  # the others wait here
+        prepared.simulation.run(prepared.file)
+    comm.barrier()  # the others wait here
     return load_run(path) if comm.is_root else None

@@ -1,10 +1,10 @@
 """The experiment as typed records, and from TOML text to them.
 
-schema.py: every key. validate.py: reading and checking text. rules.py, participation_rules.py: what must
+keys.py: every key. validate.py: reading and checking text. rules.py, participation_rules.py: what must
 hold between keys. toml.py: values as text. user_code.py: functions that a config names.
 """
 
-from fedmpi.config.schema import (
+from fedmpi.config.keys import (
     AVAILABILITIES,
     DATASETS,
     LR_SCHEDULES,

@@ -1,8 +1,7 @@
 """What one rank holds of the data: the samples of its clients, and its part of the evaluation sets.
 
-Clients are owned by stride: rank r has clients r, r + R, r + 2R, ... (availability groups are contiguous
-ids, so contiguous ownership would leave most ranks idle). Invariant: a minibatch is a pure function of
-(seed, client, how many minibatches the client drew before), whatever the ranks.
+Invariant: a minibatch is a pure function of (seed, client, how many minibatches the client drew before),
+whatever the ranks.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from torch import Tensor
 from fedmpi.config import Config
 from fedmpi.data import rng
 from fedmpi.data.evaluation import EVAL_BLOCK, EvalData, Normaliser, eval_rows, stratified
+from fedmpi.data.ownership import owned_by, place_of
 from fedmpi.data.partition import ClientLabels, Partition, make_partition
 from fedmpi.data.prepared import Dataset
 from fedmpi.data.sources import load_dataset
@@ -96,9 +96,9 @@ class ClientData:
         self.inputs = torch.from_numpy(inputs).to(device)
         self.labels = torch.from_numpy(labels).to(device)
         self.normalise = normalise
-        rank, self._stride = ranks
+        rank, self._num_ranks = ranks
         self._sizes = partition.sizes
-        owned = self._sizes[owned_clients(partition.num_clients, rank, self._stride)]
+        owned = self._sizes[owned_by(rank, self._num_ranks, partition.num_clients)]
         self._starts = np.cumsum(owned) - owned
         self._kept: Tensor | None = None
         self._last_epoch: tuple[tuple[int, int], np.ndarray] | None = None
@@ -114,7 +114,7 @@ class ClientData:
 
     def all_samples(self, client: int, most: int = 1024) -> Iterator[tuple[Tensor, Tensor]]:
         """(inputs, labels) of an owned client, without augmentation or noise, in parts of up to `most`."""
-        first = int(self._starts[client // self._stride])
+        first = int(self._starts[place_of(client, self._num_ranks)])
         for start in range(first, first + self.size(client), most):
             part = slice(start, min(start + most, first + self.size(client)))
             yield self.normalise(self.inputs[part]), self.labels[part]
@@ -138,7 +138,7 @@ class ClientData:
         else:
             numbers = range(drawn, drawn + count)
             rows = np.concatenate([self._rows(client, size, batch, k) for k in numbers])
-        return rows + self._starts[client // self._stride]
+        return rows + self._starts[place_of(client, self._num_ranks)]
 
     def _take(self, positions: np.ndarray) -> tuple[Tensor, Tensor]:
         index = torch.from_numpy(positions).to(self.inputs.device)
@@ -217,14 +217,9 @@ def random_crop_flip(inputs: Tensor, draws: np.random.Generator) -> Tensor:
     return crop.flip(-1) if flip else crop.contiguous()
 
 
-def owned_clients(num_clients: int, rank: int, size: int) -> np.ndarray:
-    """The clients of a rank."""
-    return np.arange(rank, num_clients, size)
-
-
 def _owned_rows(partition: Partition, rank: int, size: int) -> np.ndarray:
     """Samples of a rank's clients, client by client."""
-    owned = owned_clients(partition.num_clients, rank, size)
+    owned = owned_by(rank, size, partition.num_clients)
     sizes, first = partition.sizes[owned], partition.offsets[owned]
     within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return partition.order[np.repeat(first, sizes) + within]
@@ -237,10 +232,9 @@ def load_shards(
 
     One rank of each node reads the data set and hands every rank of the node the rows that it needs.
     """
-    data = comm.where(comm.node_rank == 0, lambda: load_dataset(config.data, on_node=True))
+    data = comm.try_on_nodes(lambda: load_dataset(config.data, on_node=True))
     header = comm.share_on_node(_Header.of(data) if data else None)
-    partition = comm.where(
-        True,
+    partition = comm.try_on_all(
         lambda: make_partition(
             header.train_labels, header.train_clients, header.num_classes, config.data, config.run.seed
         ),

@@ -28,13 +28,18 @@ def sign(config_text: str, run_id: str) -> str:
     return hmac.new(key, f"{run_id}\n{config_text}".encode(), hashlib.sha256).hexdigest() if key else ""
 
 
+def signature(config: Config, run_id: str) -> str:
+    """What goes into the result file of a run; empty if its config names no functions."""
+    return sign(config.to_toml(), run_id) if named_functions(config) else ""
+
+
 def require_own(config: Config, stored: dict, path: Path) -> None:
     """Refuse to import functions that somebody else's file names."""
     functions = named_functions(config)
     own = sign(stored["config"], stored["run_id"])
     if functions and not (own and hmac.compare_digest(own, str(stored.get("signature", "")))):
         raise UserError(
-            f"{path} was not written by you on this account, and its config names code to run "
+            f"{path} is not signed with your key, and its config names code to run "
             f"({', '.join(functions)}); look at it with `fedmpi info`, then resume with --trust"
         )
 

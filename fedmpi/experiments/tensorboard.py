@@ -10,6 +10,7 @@ import contextlib
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 from fedmpi.errors import OutputError, UserError
 from fedmpi.storage.reader import load_table
@@ -37,22 +38,24 @@ class EventFiles:
     def _replay(self) -> None:
         evaluations, train = load_table(self._run_path, "eval"), load_table(self._run_path, "train")
         norms = dict(zip(train["round"], train["weighted_sum_norm"], strict=True))
-        for row in zip(*evaluations.values(), strict=True):
-            self._norm = norms.get(row[0] - 1, math.nan)
-            self.add("eval", *row)
+        for values in zip(*evaluations.values(), strict=True):
+            row = dict(zip(evaluations, values, strict=True))
+            self._norm = norms.get(row["round"] - 1, math.nan)
+            self.add("eval", **row)
 
-    def add(self, table: str, *values: object) -> None:
+    def add(self, table: str, **row: Any) -> None:
         """A row; of all tables only evaluations are shown, each with the norm of the round before it."""
         if table == "train":
-            self._norm = values[2]
+            self._norm = row["weighted_sum_norm"]
         if table != "eval":
             return
-        completed, *metrics, wall_time = values
-        points = {**dict(zip(_METRICS, metrics, strict=True)), "weighted_sum_norm": self._norm}
+        points = {name: row[name] for name in _METRICS} | {"weighted_sum_norm": self._norm}
         with self._told():
             for name, value in points.items():
                 if not math.isnan(value):  # not evaluated in this round
-                    self._writer.add_scalar(name, value, int(completed), self._began + wall_time)
+                    self._writer.add_scalar(
+                        name, value, int(row["round"]), self._began + row["wall_time_s"]
+                    )
 
     def close(self) -> None:
         """Bring everything to disk."""

@@ -4,6 +4,6 @@ Importing this package starts nothing and loads neither mpi4py nor torch.
 """
 
 from fedmpi.mpi.comm import Comm
-from fedmpi.mpi.world import launched_rank, launched_size, session
+from fedmpi.mpi.world import attached, launched_rank, launched_size, session
 
-__all__ = ["Comm", "launched_rank", "launched_size", "session"]
+__all__ = ["Comm", "attached", "launched_rank", "launched_size", "session"]

@@ -90,16 +90,27 @@ class Comm:
         """Collective. One small object of every rank, in rank order, on rank 0."""
         return self._world.gather(value, root=0)
 
-    def on_all(self, value: T) -> list[T]:
+    def gather_on_all(self, value: T) -> list[T]:
         """Collective. One small object of every rank, in rank order, on all ranks."""
         return self._world.allgather(value)
 
     def on_root(self, function: Callable[[], T]) -> T:
         """Collective. Run `function` on rank 0 and give its result, or its UserError, to all ranks."""
-        return self._world.bcast(self.where(self.is_root, function), root=0)
+        return self._world.bcast(self.try_on_root(function), root=0)
 
-    def where(self, here: bool, function: Callable[[], T]) -> T | None:
-        """Collective. Run `function` on the ranks where `here` is true; a UserError reaches all ranks."""
+    def try_on_root(self, function: Callable[[], T]) -> T | None:
+        """Collective. Run `function` on rank 0; its UserError reaches all ranks, its result only rank 0."""
+        return self._try(self.is_root, function)
+
+    def try_on_all(self, function: Callable[[], T]) -> T:
+        """Collective. Run `function` on every rank; a UserError of any rank is raised on all."""
+        return self._try(True, function)
+
+    def try_on_nodes(self, function: Callable[[], T]) -> T | None:
+        """Collective. Run `function` on the first rank of every node; a UserError reaches all ranks."""
+        return self._try(self.node_rank == 0, function)
+
+    def _try(self, here: bool, function: Callable[[], T]) -> T | None:
         result = error = None
         if here:
             try:
@@ -108,6 +119,10 @@ class Comm:
                 error = caught
         self.agree(error)
         return result
+
+    def barrier(self) -> None:
+        """Collective. Wait until all ranks are here."""
+        self._world.Barrier()
 
     def agree(self, error: UserError | None) -> None:
         """Collective. Raise the first rank's error on all ranks, or on none."""

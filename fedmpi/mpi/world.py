@@ -6,6 +6,7 @@ rank by itself is refused.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib.metadata
 import os
@@ -20,27 +21,83 @@ from fedmpi.mpi.comm import Comm, import_mpi
 
 @contextlib.contextmanager
 def session() -> Iterator[Comm]:
-    """MPI from start to end. An exception on any rank ends the job on all of them, within seconds.
+    """MPI for a command. An exception on any rank ends the job on all of them, within seconds.
 
-    A `UserError` that all ranks share is printed once and ends quietly with its exit status.
+    A `UserError` that all ranks share is printed once and ends quietly with its exit status. MPI is
+    finalised only if it was started here.
     """
-    mpi = import_mpi()
-    if not mpi.Is_initialized():
-        mpi.Init()
+    mpi, is_ours = _start()
     world = mpi.COMM_WORLD
+    code = None
     try:
-        _refuse_silent_singletons(world.size)
-        _refuse_foreign_launcher(world.size, mpi.Get_library_version().split(",")[0])
-        comm = Comm(world)
-        yield comm
+        yield _connect(mpi)
         sys.stdout.flush()
     except BaseException as error:
-        _leave(mpi, world, error)
-    mpi.Finalize()
+        code = _leave(world, error)
+    if is_ours:
+        mpi.Finalize()
+    if code is not None:
+        sys.exit(code)
 
 
-def _leave(mpi: Any, world: Any, error: BaseException) -> None:
-    """End after an exception: together if all ranks agreed on it, else by Abort."""
+@contextlib.contextmanager
+def attached() -> Iterator[Comm]:
+    """MPI for a call from Python, any number of them one after another; it ends with the process.
+
+    An exception that all ranks share is raised as it is. One that a rank meets alone is printed and ends
+    the job: the other ranks wait in a collective for ever.
+    """
+    mpi, is_ours = _start()
+    if is_ours:
+        atexit.register(mpi.Finalize)
+        _abort_if_one_rank_fails(mpi)
+    world = mpi.COMM_WORLD
+    try:
+        yield _connect(mpi)
+    except BaseException as error:
+        if world.size > 1 and not _is_agreed(error, world.size):
+            _leave(world, error)
+        raise
+
+
+def _start() -> tuple[Any, bool]:
+    """The MPI module, started; and whether it was this call that started it."""
+    mpi = import_mpi()
+    if mpi.Is_finalized():
+        raise UserError(
+            "MPI was finalised earlier in this process, and cannot start again; start a new one"
+        )
+    is_ours = not mpi.Is_initialized()
+    if is_ours:
+        mpi.Init()
+    return mpi, is_ours
+
+
+def _connect(mpi: Any) -> Comm:
+    """All ranks, unless the launch would run each of them by itself."""
+    world = mpi.COMM_WORLD
+    _refuse_silent_singletons(world.size)
+    _refuse_foreign_launcher(world.size, mpi.Get_library_version().split(",")[0])
+    return Comm(world)
+
+
+def _abort_if_one_rank_fails(mpi: Any) -> None:
+    """An exception between two calls, in the user's own lines, ends all ranks of the script too."""
+    world, hook = mpi.COMM_WORLD, sys.excepthook
+    if world.size == 1:
+        return
+
+    def ended(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        hook(kind, error, trace)
+        sys.stderr.flush()
+        if not _is_agreed(error, world.size):
+            world.Abort(getattr(error, "exit_code", 1))
+
+    sys.excepthook = ended
+
+
+def _leave(world: Any, error: BaseException) -> int:
+    """Report an exception; the exit status if all ranks agreed on it, else Abort."""
     code = getattr(error, "exit_code", 1)
     together = world.size == 1 or _is_agreed(error, world.size)
     if isinstance(error, SystemExit):
@@ -58,8 +115,7 @@ def _leave(mpi: Any, world: Any, error: BaseException) -> None:
     sys.stderr.flush()
     if not together:
         world.Abort(code)  # does not return; the other ranks may be waiting in a collective
-    mpi.Finalize()
-    sys.exit(code)
+    return code
 
 
 def _is_agreed(error: BaseException, size: int) -> bool:

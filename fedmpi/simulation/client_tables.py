@@ -10,15 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmpi.data.ownership import owner_of, place_of
 from fedmpi.errors import UserError
 
 
 class ClientMemory:
     """The tables of a rank's own clients, in working precision on its device."""
 
-    def __init__(self, names: tuple[str, ...], num_owned: int, stride: int, like: Tensor) -> None:
+    def __init__(self, names: tuple[str, ...], num_owned: int, num_ranks: int, like: Tensor) -> None:
         self._names = names
-        self._stride = stride
+        self._num_ranks = num_ranks
         self._like = like
         self._row_of = np.full(num_owned if names else 0, -1)
         self._clients: list[int] = []
@@ -46,18 +47,18 @@ class ClientMemory:
 
     def load(self, dumped: dict[str, np.ndarray], rank: int) -> None:
         """Take the rows of a checkpoint's part that belong to clients of this rank."""
-        own = dumped["clients"] % self._stride == rank
+        own = owner_of(dumped["clients"], self._num_ranks) == rank
         if own.any():
             rows = {name: torch.from_numpy(dumped[name][own]).to(self._like) for name in self._names}
             self.store(dumped["clients"][own], rows)
 
     def _rows(self, clients: np.ndarray) -> Tensor:
         """Where the clients' rows are; new ones are made."""
-        places = clients // self._stride
+        places = place_of(clients, self._num_ranks)
         new = np.unique(clients[self._row_of[places] < 0])
         if len(new):
             first = len(self._clients)
-            self._row_of[new // self._stride] = np.arange(first, first + len(new))
+            self._row_of[place_of(new, self._num_ranks)] = np.arange(first, first + len(new))
             self._clients += new.tolist()
             self._grow(len(self._clients))
         return torch.from_numpy(self._row_of[places]).to(self._like.device)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmpi.data.ownership import owner_of
 from fedmpi.data.shard import ClientData
 from fedmpi.mpi import Comm
 
@@ -25,7 +26,7 @@ class Loans:
 
     def start(self, clients: np.ndarray, trainers: np.ndarray, drawn: np.ndarray, count: int) -> None:
         """Send own clients' samples to the ranks that train them; expect those this rank trains."""
-        owners = clients % self._comm.size
+        owners = owner_of(clients, self._comm.size)
         for tag in np.flatnonzero(owners != trainers).tolist():
             client, owner, trainer = int(clients[tag]), int(owners[tag]), int(trainers[tag])
             if trainer == self._comm.rank:

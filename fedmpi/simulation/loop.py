@@ -7,16 +7,14 @@ a rank without work contributes zeros. Only rank 0 accumulates, amplifies and wr
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from fedmpi.cli.progress import Progress
 from fedmpi.config import Config
 from fedmpi.data.shard import load_shards
-from fedmpi.experiments.recorder import Recorder, is_due
 from fedmpi.methods import Method, Round, ServerState, make_method
 from fedmpi.models import build_model, may_be_random
 from fedmpi.models.engines import choose_engine
@@ -25,13 +23,17 @@ from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
 from fedmpi.participation import make_participation
 from fedmpi.simulation.aggregate import NonFiniteUpdateError
+from fedmpi.simulation.cadence import is_due
 from fedmpi.simulation.clock import Stopwatch, peak_memory_mb
 from fedmpi.simulation.evaluate import Evaluator
+from fedmpi.simulation.output import Listener, Outcome, Output, divergence
 from fedmpi.simulation.probe import Probe
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.simulation.training import Training
-from fedmpi.storage.checkpoint import Checkpoint, read_part, write_part
+from fedmpi.storage.checkpoint import Checkpoint
 from fedmpi.storage.schema import DIVERGED, DONE, STOPPED
+
+_NOWHERE = Output()
 
 
 class Simulation:
@@ -43,21 +45,16 @@ class Simulation:
         """Collective. Load the data, build the model, agree on x_0."""
         self.comm = comm
         self.config = config
-        self.recorder: Recorder | None = None  # on rank 0, once results are to be written
-        self.path: Path | None = None  # of the result file, on all ranks
-        self.run_id = ""
         self._checkpoint_due = False  # the same on all ranks after a round
         self.completed = 0  # rounds
         self.stop = stop or StopRequest()
         self.stop_code = 0  # the same on all ranks after a round
         self.clock = Stopwatch()
-        self.phases: list[dict[str, float]] | None = None  # of each rank, on rank 0 at the end
         clients, self.train_set, self.test_set, self.data = load_shards(comm, config, device)
-        self.model = comm.where(True, lambda: self._build_model(device))
+        self.model = comm.try_on_all(lambda: self._build_model(device))
         self.evaluate_train = Evaluator(comm, self.model, self.train_set)
         self.evaluate_test = Evaluator(comm, self.model, self.test_set)
-        self.participation = comm.where(
-            True,
+        self.participation = comm.try_on_all(
             lambda: make_participation(config, self.data.partition.num_clients, self.data.labels),
         )
         on_cuda, is_random = device.type == "cuda", may_be_random(config)
@@ -68,7 +65,7 @@ class Simulation:
         self.config = config = config.with_engine(self.engine.name)
         # The warm-up is plain FedAvg, whatever comes after it.
         self.warmup_method = Method(config.plain(), self.data.partition.num_clients)
-        self.method = comm.where(True, lambda: make_method(config, self.data.partition.num_clients))
+        self.method = comm.try_on_all(lambda: make_method(config, self.data.partition.num_clients))
         self.training = Training(
             comm, config, self.model, self.engine, clients, self.data, self.method.tables, self.clock
         )
@@ -85,14 +82,17 @@ class Simulation:
         self.speed_up = speed_up(model, self.data.shape)
         return model
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Take up the state of a checkpoint; the same on every rank, but for u, which is rank 0's."""
+    def restore(self, checkpoint: Checkpoint, read_part: Callable[[int], dict[str, np.ndarray]]) -> None:
+        """Go on from a checkpoint; the same on every rank, but for u, which is rank 0's.
+
+        `read_part(rank)` gives what that rank wrote of its clients' tables.
+        """
         self.completed = checkpoint.completed
         self.state = ServerState(
             checkpoint.global_params, checkpoint.accumulated, checkpoint.anchor_round, checkpoint.method
         )
         for rank in range(checkpoint.parts):
-            self.training.memory.load(read_part(self.path, checkpoint, rank), self.comm.rank)
+            self.training.memory.load(read_part(rank), self.comm.rank)
         self.training.minibatches_drawn = checkpoint.minibatches_drawn
         self.participation.restore(checkpoint.completed, checkpoint.participation)
         self.clock.offset = checkpoint.wall_time_s
@@ -105,64 +105,64 @@ class Simulation:
             "participation": self.participation.digest(),
         }
 
-    def _make_checkpoint(self, rows: dict[str, int]) -> Checkpoint:
+    def checkpoint(self, run_id: str, rows: dict[str, int]) -> Checkpoint:
+        """The state after `completed` rounds; `rows` of each table of the result file belong to it."""
         return Checkpoint(
-            self.run_id, self.completed, self.state.anchor_round, rows, self.clock.elapsed, self.digests(),
-            self.state.global_params, self.state.accumulated, self.training.minibatches_drawn,
-            self.participation.state(), dict(self.state.extras),
-            self.comm.size if self.method.tables else 0,
-        )  # fmt: skip
+            run_id=run_id,
+            completed=self.completed,
+            anchor_round=self.state.anchor_round,
+            rows=rows,
+            wall_time_s=self.clock.elapsed,
+            digests=self.digests(),
+            global_params=self.state.global_params,
+            accumulated=self.state.accumulated,
+            minibatches_drawn=self.training.minibatches_drawn,
+            participation=self.participation.state(),
+            method=dict(self.state.extras),
+            parts=self.comm.size if self.method.tables else 0,
+        )
 
-    def run(self, progress: Progress) -> str:
-        """Collective. The rounds that are left; returns the status "done", "diverged" or "stopped"."""
+    def run(self, output: Output | None = None, listener: Listener | None = None) -> Outcome:
+        """Collective. The rounds that are left, and how they ended. Prints nothing."""
+        output, listener = output or Output(), listener or Listener()
+        status, diverged = DONE, None
         self.clock.start()
-        status = DONE
         if self.completed == 0:
-            self._evaluate_if_due(progress)
-            self._record(progress)
+            self._after_round(output, listener)
         while self.completed < self.config.run.num_rounds:
             try:
-                self.round(self.completed)
+                self.round(self.completed, output)
             except NonFiniteUpdateError as error:
-                status = self._report_divergence(error)
+                t = self.completed
+                status = DIVERGED
+                diverged = divergence(t, error.client, self.comm.size, self.config.local_lr(t))
                 break
             self.completed += 1
-            self._evaluate_if_due(progress)
-            self._record(progress)
+            self._after_round(output, listener)
             self.stop.round_done()
             if self.stop_code and self.completed < self.config.run.num_rounds:
                 status = STOPPED
                 break
-        progress.close(self.completed)
-        self.phases = self.comm.gather(
-            {**self.clock.seconds, "in all": self.clock.elapsed_here, "memory_mb": peak_memory_mb()}
+        listener.ended(self.completed)
+        outcome = Outcome(
+            status=status,
+            completed=self.completed,
+            stop_code=self.stop_code if status == STOPPED else 0,
+            divergence=diverged,
+            phases=self.comm.gather(
+                {**self.clock.seconds, "in all": self.clock.elapsed_here, "memory_mb": peak_memory_mb()}
+            ),
         )
-        if status != DIVERGED:
-            self._write_parts()
-        if self.recorder:
-            self.recorder.finish(status, self.state.global_params, self._make_checkpoint, self.phases)
-        return status
+        output.finish(self, outcome)
+        return outcome
 
-    def _record(self, progress: Progress) -> None:
-        progress.show(self.completed)
-        if self._checkpoint_due:
-            self._write_parts()
-        if self.recorder:
-            self.recorder.after_round(
-                self.completed, self.state.global_params, self._make_checkpoint,
-                checkpoint=self._checkpoint_due,
-            )  # fmt: skip
+    def _after_round(self, output: Output, listener: Listener) -> None:
+        """Collective. Evaluate, show and store, as far as it is due."""
+        self._evaluate_if_due(output, listener)
+        listener.round_done(self.completed)
+        output.after_round(self, checkpoint=self._checkpoint_due)
 
-    def _wants_checkpoint(self) -> bool:
-        return self.recorder is not None and self.recorder.checkpoint_due(self.completed + 1)
-
-    def _write_parts(self) -> None:
-        """Collective. What the clients remember, each rank its own, before the checkpoint that needs it."""
-        if self.method.tables and self.path is not None:
-            part = self.path, self.run_id, self.completed, self.comm.rank
-            self.comm.where(True, lambda: write_part(*part, self.training.memory.dump()))
-
-    def round(self, t: int) -> None:
+    def round(self, t: int, output: Output = _NOWHERE) -> None:
         """Collective. Round t of Algorithm 1: from x_t to x_{t+1}."""
         comm_before = self._comm_seconds()
         method = self.warmup_method if t < self.config.warmup_rounds else self.method
@@ -171,10 +171,10 @@ class Simulation:
         clients, weights = self.participation.weights(t)
         clients, weights = method.participants(self.state, t, clients, weights)
         round = Round(t, clients, weights, self.config.local_lr(t))
-        self._observe_if_due(round)
+        self._observe_if_due(round, output)
 
         # Lines 3-8: participants take I local steps from x_t; their updates are summed over all ranks.
-        wishes = self.stop.code, self._wants_checkpoint()
+        wishes = self.stop.code, output.wants_checkpoint(t + 1)
         reduced = self.training.train(method, self.state, round, wishes)
 
         # Line 9: x_{t+1} = x_t + sum_n q_t^n Delta_t^n, or what another method makes of the round.
@@ -190,25 +190,34 @@ class Simulation:
         if method.interval_ends(state, t):
             is_amplification = self.config.amplification(t) != 1
             if is_amplification:
-                self._evaluate_amplification(t + 1, state.global_params, is_after=False)
+                self._evaluate_amplification(output, t + 1, state.global_params, is_after=False)
             if is_amplification and self.comm.is_root:
                 state = method.amplify(state, t)
             if is_amplification:
                 with self.clock("reduction"):
                     self.comm.broadcast(state.global_params)
-                self._evaluate_amplification(t + 1, state.global_params, is_after=True)
+                self._evaluate_amplification(output, t + 1, state.global_params, is_after=True)
             state = self.training.end_interval(method, method.restart(state, t))
         self.state = state
 
         self.stop_code, self._checkpoint_due = reduced.stop, reduced.checkpoint
-        if self.recorder:
-            norm = math.sqrt(np.square(reduced.sums["weighted_sum"]).sum())
-            communication = self._comm_seconds() - comm_before
-            times = self.clock.elapsed, reduced.compute_time, communication, reduced.idle_time
-            self.recorder.add("train", t, len(clients), norm, is_amplification, *times)
-            self.recorder.add("participation", t, clients, weights, reduced.update_max)
+        if output.takes_rows:
+            output.add(
+                "train",
+                round=t,
+                participants=len(clients),
+                weighted_sum_norm=math.sqrt(np.square(reduced.sums["weighted_sum"]).sum()),
+                is_amplification=is_amplification,
+                wall_time_s=self.clock.elapsed,
+                compute_time_s=reduced.compute_time,
+                comm_time_s=self._comm_seconds() - comm_before,
+                idle_time_s=reduced.idle_time,
+            )
+            output.add(
+                "participation", round=t, client=clients, weight=weights, update_max=reduced.update_max
+            )
 
-    def _evaluate_if_due(self, progress: Progress) -> None:
+    def _evaluate_if_due(self, output: Output, listener: Listener) -> None:
         """Collective. Evaluate x_t after `completed` rounds, if the config asks for it."""
         run, completed = self.config.run, self.completed
         every = run.eval_train_every if run.eval_train_every is not None else run.eval_every
@@ -221,38 +230,34 @@ class Simulation:
         with self.clock("evaluation"):
             train = self.evaluate_train(x) if on_train else nothing
             test = self.evaluate_test(x) if on_test else nothing
-        progress.note(train[0], test[1])
-        if self.recorder:
-            self.recorder.add("eval", completed, *train, *test, self.clock.elapsed)
+        row = {"round": completed, **_metrics(train, test), "wall_time_s": self.clock.elapsed}
+        output.add("eval", **row)
+        listener.evaluated(row)
 
-    def _evaluate_amplification(self, completed: int, x: np.ndarray, *, is_after: bool) -> None:
-        """Collective. The tooth of the sawtooth: x on either side of an amplification."""
+    def _evaluate_amplification(
+        self, output: Output, completed: int, x: np.ndarray, *, is_after: bool
+    ) -> None:
+        """Collective. Evaluate x just before or just after an amplification, if the config asks for it."""
         if not self.config.run.eval_at_amplification:
             return
         with self.clock("evaluation"):
             train = self.evaluate_train(x)
             test = self.evaluate_test(x)
-        if self.recorder:
-            self.recorder.add("amplification", completed, is_after, *train, *test)
+        output.add("amplification", round=completed, is_after=is_after, **_metrics(train, test))
 
-    def _observe_if_due(self, round: Round) -> None:
+    def _observe_if_due(self, round: Round, output: Output) -> None:
         """Collective. |grad f|^2 and the divergences at x_t, for the participants of round t."""
         if not is_due(round.t, self.config.run.record_theory_every):
             return
         with self.clock("theory"):
-            found = self.probe.observe(self.state.global_params, round.clients, round.weights)
-        if self.recorder:
-            self.recorder.add("theory", round.t, *found)
+            observed = self.probe.observe(self.state.global_params, round.clients, round.weights)
+        output.add("theory", round=round.t, **observed)
 
     def _comm_seconds(self) -> float:
         return self.clock.seconds["idle"] + self.clock.seconds["reduction"]
 
-    def _report_divergence(self, error: NonFiniteUpdateError) -> str:
-        if self.comm.is_root:
-            t, rank = self.completed, error.client % self.comm.size
-            print(
-                f"\nfedmpi: diverged in round {t}: client {error.client} (rank {rank}) gave a non-finite "
-                f"update; results and model of the {t} rounds before are kept. "
-                f"Try a local_lr below {self.config.local_lr(t):g}"
-            )
-        return DIVERGED
+
+def _metrics(train: tuple[float, float], test: tuple[float, float]) -> dict[str, float]:
+    """(loss, accuracy) of both sets under the names of the result file."""
+    names = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
+    return dict(zip(names, (*train, *test), strict=True))

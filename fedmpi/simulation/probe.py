@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from fedmpi.data import rng
-from fedmpi.data.shard import ClientData, Work, owned_clients
+from fedmpi.data.ownership import owned_by, owner_of, place_of
+from fedmpi.data.shard import ClientData, Work
 from fedmpi.errors import UserError
 from fedmpi.models import sample_losses
 from fedmpi.models.flat import FlatModel
@@ -52,7 +53,7 @@ class Probe:
     def __init__(self, comm: Comm, model: FlatModel, clients: ClientData, num_clients: int) -> None:
         self._comm, self._model, self._data = comm, model, clients
         self.num_clients = num_clients
-        self.owned = owned_clients(num_clients, comm.rank, comm.size)
+        self.owned = owned_by(comm.rank, comm.size, num_clients)
         self._everybody = np.arange(num_clients)
 
     @cached_property
@@ -68,7 +69,7 @@ class Probe:
     ) -> tuple[Tensor, np.ndarray]:
         """Collective. (own clients, num_params) gradients of F_n at x, and the losses of all N clients."""
         needed = len(self.owned) * self._model.num_params * 8  # they are compared in float64
-        self._comm.where(True, lambda: _check_room(needed))
+        self._comm.try_on_all(lambda: _check_room(needed))
         rows = self._model.values.new_zeros((len(self.owned), self._model.num_params))
         losses = np.zeros(self.num_clients)
         self._model.load(x)
@@ -106,17 +107,17 @@ class Probe:
 
     def weighted(self, rows: Tensor, clients: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Collective. sum_n q^n row_n over some clients."""
-        mine = np.flatnonzero(clients % self._comm.size == self._comm.rank)
-        places = torch.from_numpy(clients[mine] // self._comm.size)
+        mine = np.flatnonzero(owner_of(clients, self._comm.size) == self._comm.rank)
+        places = torch.from_numpy(place_of(clients[mine], self._comm.size))
         factors = torch.from_numpy(weights[mine])[:, None].to(rows.device)
         return self._sum.total(rows[places].double() * factors, clients, mine)
 
-    def observe(self, x: np.ndarray, clients: np.ndarray, weights: np.ndarray) -> tuple[float, ...]:
+    def observe(self, x: np.ndarray, clients: np.ndarray, weights: np.ndarray) -> dict[str, float]:
         """Collective. |grad f|^2, d^2, its mean, and beta_t^2 and nu_t^2 of the participants: /theory."""
         rows, _ = self.client_gradients(x)
         mean = self.mean(rows)
         if mean is None:
-            return (math.nan,) * 5
+            return dict.fromkeys(("grad_norm2", "d2", "mean_d2", "beta2", "nu2"), math.nan)
         rows = rows.double() - torch.from_numpy(mean).to(rows.device)
         distances = self.of_all(rows.square().sum(dim=1).cpu().numpy())
         beta2 = nu2 = 0.0
@@ -125,8 +126,13 @@ class Probe:
             beta2 = math.fsum(np.square(away))
             spread = (rows - torch.from_numpy(away).to(rows.device)).square().sum(dim=1)
             nu2 = math.fsum(weights * self.of_all(spread.cpu().numpy())[clients])
-        grad_norm2 = math.fsum(np.square(mean))
-        return grad_norm2, float(distances.max()), math.fsum(distances) / len(distances), beta2, nu2
+        return {
+            "grad_norm2": math.fsum(np.square(mean)),
+            "d2": float(distances.max()),
+            "mean_d2": math.fsum(distances) / len(distances),
+            "beta2": beta2,
+            "nu2": nu2,
+        }
 
     # --- Only for `advise` ----------------------------------------------------------------------------
 
@@ -171,7 +177,7 @@ class Probe:
 
     def _curvature_clients(self) -> list[int]:
         chosen = np.linspace(0, self.num_clients - 1, min(self.num_clients, _CURVATURE_CLIENTS)).astype(int)
-        mine = chosen[chosen % self._comm.size == self._comm.rank].tolist()
+        mine = chosen[owner_of(chosen, self._comm.size) == self._comm.rank].tolist()
         return [client for client in mine if self._data.size(client)]
 
     def _curvature(self, tick: Callable[[int], None]) -> float:

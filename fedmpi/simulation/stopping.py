@@ -6,10 +6,13 @@ of it in the same round, finish it, write results and checkpoint, and leave toge
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
+import threading
 import time
+from collections.abc import Iterator
 
 _REASONS = {
     1: "the time limit is near",
@@ -17,8 +20,10 @@ _REASONS = {
     3: "signal USR2",
     4: "signal TERM",
     5: "Ctrl-C",
+    6: "a callback asked for it",
 }
 _SIGNALS = {signal.SIGUSR1: 2, signal.SIGUSR2: 3, signal.SIGTERM: 4, signal.SIGINT: 5}
+_BY_CALLBACK = 6
 _MARGIN_SECONDS = 30.0  # before SLURM's end of the job, besides the time of two rounds
 
 
@@ -36,6 +41,23 @@ class StopRequest:
         for number in _SIGNALS:
             signal.signal(number, self._note)
         return self
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[StopRequest]:
+        """As `listen`, for the time of a `with` block; only the main thread hears signals."""
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
+        try:
+            yield self.listen()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+    def request(self) -> None:
+        """Stop because a user's function asked for it."""
+        self._code = self._code or _BY_CALLBACK
 
     def limit(self, max_minutes: float | None) -> None:
         """Stop before so many minutes from now are up, and before SLURM ends the job."""

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from fedmpi.config import Config
-from fedmpi.data.shard import ClientData, DataInfo, Work, owned_clients
+from fedmpi.data.ownership import owned_by, owner_of
+from fedmpi.data.shard import ClientData, DataInfo, Work
 from fedmpi.errors import ClientError
 from fedmpi.methods import Method, Round, ServerState
 from fedmpi.methods.base import Local
@@ -59,9 +60,9 @@ class Training:
         )  # fmt: skip
         self._wave_size = wave_size(model.num_params)
         self.minibatches_drawn = np.zeros(info.partition.num_clients, np.int64)
-        num_owned = len(owned_clients(info.partition.num_clients, comm.rank, comm.size))
+        num_owned = len(owned_by(comm.rank, comm.size, info.partition.num_clients))
         size = len(tables), num_owned, model.num_params, model.values.element_size()
-        comm.where(True, lambda: check_room(config.algorithm.name, *size))
+        comm.try_on_all(lambda: check_room(config.algorithm.name, *size))
         self.memory = ClientMemory(tables, num_owned, comm.size, model.values)
 
     def train(self, method: Method, state: ServerState, round: Round, wishes: tuple[int, bool]) -> Reduced:
@@ -150,7 +151,7 @@ class Training:
 
         Owners train their own clients and lend the surplus; clients with a memory stay at home.
         """
-        owners = clients % self._comm.size
+        owners = owner_of(clients, self._comm.size)
         if not may_lend:
             return owners, owners
         costs = self._info.costs(clients, self._data.batch_size)
@@ -174,7 +175,7 @@ class Training:
             return state
         total = np.zeros(len(state.global_params))
         for wave in np.split(clients, range(self._wave_size, len(clients), self._wave_size)):
-            mine = np.flatnonzero(wave % self._comm.size == self._comm.rank)
+            mine = np.flatnonzero(owner_of(wave, self._comm.size) == self._comm.rank)
             local = self.memory.fetch(wave[mine])
             rows = method.interval_rows(state, local, wave[mine])
             self.memory.store(wave[mine], local)

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmpi.cli.progress import Progress
-from fedmpi.cli.run import prepare, record_anew
 from fedmpi.config import validate
+from fedmpi.experiments.run import start
 from fedmpi.mpi import Comm
 from fedmpi.simulation import evaluate as evaluation
 from fedmpi.storage.reader import Run, load_run
@@ -21,10 +20,9 @@ pytestmark = pytest.mark.mpi
 def results(comm: Comm, path: Path, *settings: str) -> Run | None:
     """The results of the small experiment; on rank 0."""
     config = validate.parse(SMALL, "small.toml", ["run.num_rounds=7", *settings])
-    simulation, attributes = prepare(comm, config, path)
-    comm.where(comm.is_root, lambda: record_anew(path, attributes, simulation))
-    simulation.run(Progress(7, enabled=False))
-    comm.agree(None)
+    prepared = start(comm, config, path)
+    prepared.simulation.run(prepared.file)
+    comm.barrier()
     return load_run(path) if comm.is_root else None
 
 
@@ -50,7 +48,7 @@ def test_a_subset_of_the_training_set_is_evaluated_the_same_on_any_ranks(comm, m
     whole = results(comm, mpi_tmp_path / "whole.h5", "run.eval_every=3")
     first = comm.first(1)
     alone = results(first, mpi_tmp_path / "alone.h5", *settings) if first else None
-    comm.agree(None)
+    comm.barrier()
     if not comm.is_root:
         return
     np.testing.assert_array_equal(subset.eval.test_loss, whole.eval.test_loss)

@@ -68,7 +68,8 @@ def test_points_after_the_checkpoint_are_forgotten(tmp_path):
     """What a killed run had shown, but the result file does not hold, is gone when it goes on."""
     path = finished_run(tmp_path / "r.h5")
     events = EventFiles(path, 0.0)
-    events.add("eval", 12, 0.5, 0.5, 0.5, 0.5, 3.0)  # never reached the result file
+    metrics = dict.fromkeys(("train_loss", "train_accuracy", "test_loss", "test_accuracy"), 0.5)
+    events.add("eval", round=12, **metrics, wall_time_s=3.0)  # never reached the result file
     events.close()
     assert [step for step, _ in scalars(events_folder(path))["test_loss"]][-1] == 12
     EventFiles(path, 1.5).close()

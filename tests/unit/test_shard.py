@@ -11,9 +11,10 @@ import torch
 
 from fedmpi.config import Config, validate
 from fedmpi.data.evaluation import EVAL_BLOCK, EvalData, Normaliser, eval_rows, stratified
+from fedmpi.data.ownership import owned_by
 from fedmpi.data.partition import Partition
 from fedmpi.data.prepared import Dataset
-from fedmpi.data.shard import ClientData, _Header, _owned_rows, owned_clients, random_crop_flip
+from fedmpi.data.shard import ClientData, _Header, _owned_rows, random_crop_flip
 from tests.conftest import minibatches
 
 CPU = torch.device("cpu")
@@ -81,10 +82,10 @@ def config(small_config) -> Config:
 
 def test_clients_are_owned_by_stride():
     """Rank r of R has clients r, r + R, r + 2R, ...; all ranks together have each client once."""
-    assert owned_clients(10, 1, 4).tolist() == [1, 5, 9]
-    assert owned_clients(3, 4, 5).tolist() == []
+    assert owned_by(1, 4, 10).tolist() == [1, 5, 9]
+    assert owned_by(4, 5, 3).tolist() == []
     for size in range(1, 6):
-        together = np.concatenate([owned_clients(13, rank, size) for rank in range(size)])
+        together = np.concatenate([owned_by(rank, size, 13) for rank in range(size)])
         assert sorted(together.tolist()) == list(range(13))
 
 
@@ -140,7 +141,7 @@ def test_minibatches_do_not_depend_on_the_ranks(small_config, size, batch_size):
     alone = shard(config, SIZES)
     for rank in range(size):
         data = shard(config, SIZES, rank, size)
-        for client in owned_clients(len(SIZES), rank, size).tolist():
+        for client in owned_by(rank, size, len(SIZES)).tolist():
             assert data.size(client) == SIZES[client]
             assert draw(data, client, 5, 4) == draw(alone, client, 5, 4)
 

@@ -78,14 +78,19 @@ def clock(monkeypatch):
     return now
 
 
+def metrics(loss: float, accuracy: float) -> dict[str, float]:
+    """An evaluation, as the loop tells it."""
+    return {"train_loss": loss, "test_accuracy": accuracy}
+
+
 def test_log_gets_plain_lines(clock):
     """Where the output is no terminal, progress is a plain line every ten seconds, and one at the end."""
     stream = io.StringIO()
-    progress = Progress(1000, enabled=True, stream=stream)
+    progress = Progress(1000, stream=stream)
     for completed in range(1, 251):
         clock[0] += 0.1
-        progress.show(completed)
-    progress.close(250)
+        progress.round_done(completed)
+    progress.ended(250)
     lines = stream.getvalue().splitlines()
     assert stream.getvalue().endswith("\n")
     assert "\x1b" not in stream.getvalue()
@@ -99,10 +104,10 @@ def test_log_gets_plain_lines(clock):
 def test_progress_line_by_hand(clock):
     """A line tells share, rounds, rate, elapsed and remaining time, and the latest metrics."""
     stream = io.StringIO()
-    progress = Progress(2000, enabled=True, stream=stream)
+    progress = Progress(2000, stream=stream)
     clock[0] += 100
-    progress.note(1.23456, 0.4996)
-    progress.show(500)
+    progress.evaluated(metrics(1.23456, 0.4996))
+    progress.round_done(500)
     assert stream.getvalue() == (
         " 25% █████░░░░░░░░░░░░░░░ 500/2,000 rounds  5.0/s  elapsed 1m40s  left 5m00s"
         "  train loss 1.2346  test acc 0.500\n"
@@ -120,32 +125,32 @@ def test_progress_line_by_hand(clock):
 def test_metrics_that_are_not_there_are_not_shown(clock, loss, accuracy, expected):
     """A loss or accuracy that is not a number is left out."""
     stream = io.StringIO()
-    progress = Progress(10, enabled=True, stream=stream)
+    progress = Progress(10, stream=stream)
     clock[0] += 1
-    progress.note(loss, accuracy)
-    progress.show(10)
+    progress.evaluated(metrics(loss, accuracy))
+    progress.round_done(10)
     assert stream.getvalue().rstrip("\n").partition("left 0.0s")[2] == expected
 
 
 def test_first_line_knows_no_rate(clock):
     """Before the first round is done, the remaining time is unknown; nothing is divided by zero."""
     stream = io.StringIO()
-    Progress(10, enabled=True, stream=stream).show(0)
+    Progress(10, stream=stream).round_done(0)
     assert "  0% ░░░░░░░░░░░░░░░░░░░░ 0/10 rounds  0.0/s  elapsed 0.0s  left ?" in stream.getvalue()
 
 
 def test_terminal_redraws_one_line(clock):
     """On a terminal the line is redrawn in place, at most every tenth of a second, and ended once."""
     stream = Terminal()
-    progress = Progress(100, enabled=True, stream=stream)
+    progress = Progress(100, stream=stream)
     for completed in range(1, 101):
         clock[0] += 1 / 16
-        progress.show(completed)
+        progress.round_done(completed)
     assert "\n" not in stream.getvalue()
     shown = stream.getvalue().split("\r\x1b[K")
     assert shown[0] == ""
     assert [text.split("/")[0].split()[-1] for text in shown[1:]] == [str(n) for n in range(1, 100, 2)]
-    progress.close(100)
+    progress.ended(100)
     assert stream.getvalue().endswith("\n")
     assert stream.getvalue().count("\n") == 1
     assert "100% ████████████████████ 100/100 rounds" in stream.getvalue().split("\r\x1b[K")[-1]
@@ -155,28 +160,18 @@ def test_redrawn_line_fits_the_terminal(clock, monkeypatch):
     """A redrawn line is not wider than the terminal: what wraps around could not be redrawn."""
     monkeypatch.setenv("COLUMNS", "80")
     stream = Terminal()
-    progress = Progress(300_000, enabled=True, stream=stream)
+    progress = Progress(300_000, stream=stream)
     clock[0] += 12_345
-    progress.note(0.6034, 0.8412)
-    progress.show(123_456)
+    progress.evaluated(metrics(0.6034, 0.8412))
+    progress.round_done(123_456)
     line = stream.getvalue().removeprefix("\r\x1b[K")
     assert "123,456/300,000" in line
     assert len(line) <= 80
 
 
-@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["log", "terminal"])
-def test_other_ranks_are_silent(stream):
-    """A progress that is not enabled writes nothing."""
-    progress = Progress(10, enabled=False, stream=stream)
-    progress.note(1.0, 0.5)
-    progress.show(5, force=True)
-    progress.close(10)
-    assert stream.getvalue() == ""
-
-
 def test_progress_goes_to_stderr(capsys):
     """Progress goes to stderr, results have stdout to themselves."""
-    Progress(10, enabled=True).close(10)
+    Progress(10).ended(10)
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "10/10 rounds" in captured.err

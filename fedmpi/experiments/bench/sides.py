@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedmpi.cli.run import prepare
 from fedmpi.config import Config, validate
+from fedmpi.experiments.run import prepare
 from fedmpi.mpi import Comm
 from fedmpi.simulation.loop import Simulation
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from dataclasses import dataclass, replace
 
-from fedmpi.cli.progress import Progress
-from fedmpi.cli.run import prepare
 from fedmpi.config import Config
 from fedmpi.errors import EXIT_DONE
+from fedmpi.experiments.run import prepare
 from fedmpi.experiments.sweep.points import Point
 from fedmpi.mpi import Comm
 from fedmpi.results.text import duration
@@ -40,12 +37,11 @@ def measure(group: Comm, config: Config) -> Cost:
     short = replace(config.run, num_rounds=rounds, eval_every=0, eval_train_every=0)
     data = replace(config.data, stage=None)  # this may be a login node
     simulation, _ = prepare(group, replace(config, run=short, data=data, warmup=None))
-    with contextlib.redirect_stdout(io.StringIO()):  # a rate may diverge; that is not for now
-        simulation.run(Progress(short.num_rounds, enabled=False))
+    simulation.run()  # a rate may diverge; that does not matter here
     evaluation = simulation.clock.seconds["evaluation"]
     rounds = (simulation.clock.elapsed_here - evaluation) / max(simulation.completed, 1)
-    most = group.on_all(peak_memory_mb())
-    return Cost(*group.on_all((rounds, evaluation))[0], max(most))
+    most = group.gather_on_all(peak_memory_mb())
+    return Cost(*group.gather_on_all((rounds, evaluation))[0], max(most))
 
 
 def dry_run(world: Comm, group: Comm, points: list[Point], num_groups: int) -> int:

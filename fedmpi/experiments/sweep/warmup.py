@@ -13,19 +13,16 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from fedmpi.cli.progress import Progress
-from fedmpi.cli.run import ResumePlan, plan_resume, prepare, record_anew, signature, take_up
 from fedmpi.config import Config
 from fedmpi.errors import UserError
-from fedmpi.experiments.recorder import Recorder
+from fedmpi.experiments.run import ResumePlan, go_on, plan_resume, start
 from fedmpi.experiments.sweep.points import Point, experiment
 from fedmpi.mpi import Comm
-from fedmpi.simulation.loop import Simulation
+from fedmpi.simulation.output import Listener
 from fedmpi.simulation.stopping import StopRequest
-from fedmpi.storage.checkpoint import Checkpoint
-from fedmpi.storage.files import write_contended, write_whole
+from fedmpi.storage.files import write_contended
 from fedmpi.storage.lock import writer_lock
-from fedmpi.storage.writer import RunWriter
+from fedmpi.storage.schema import DIVERGED
 
 # Of [algorithm], what the warm-up uses too. Of [run], what decides which rows and models are stored.
 _USED = ("local_steps", "batch_size", "engine", "clip_norm")
@@ -77,27 +74,28 @@ def is_ready(folder: Path, name: str) -> bool:
 
 
 def do_warmup(
-    group: Comm, folder: Path, name: str, config: Config, stop: StopRequest, progress: Progress
+    group: Comm, folder: Path, name: str, config: Config, stop: StopRequest, listener: Listener
 ) -> None:
     """Collective. The rounds of a warm-up that are left; notes how many there are when it is over."""
     path, rounds = folder / f"{name}.h5", config.warmup_rounds
     plain = replace(config.plain(), run=replace(config.run, name=name, tensorboard=False))
     with contextlib.ExitStack() as held:
-        group.where(group.is_root, lambda: held.enter_context(writer_lock(path)))
+        group.try_on_root(lambda: held.enter_context(writer_lock(path)))
         if group.on_root(path.exists):
             plan = group.on_root(lambda: plan_resume(path, [], trust=True))
             # Of the file only the decided engine is taken: code is named by our own config alone.
             plan = replace(plan, config=plain.with_engine(plan.config.algorithm.engine))
-            simulation, _ = take_up(group, plan, path, stop)
+            completed = plan.completed
+            prepared = go_on(group, plan, path, _StopAfter(stop, rounds - completed))
         else:
-            simulation, attributes = prepare(group, plain, path, stop)
-            group.where(group.is_root, lambda: record_anew(path, attributes, simulation))
+            completed = 0
+            prepared = start(group, plain, path, _StopAfter(stop, rounds))
         is_diverged = False
-        if simulation.completed < rounds:
-            simulation.stop = _StopAfter(stop, rounds - simulation.completed)
-            is_diverged = simulation.run(progress) == "diverged"
-        if group.is_root and (is_diverged or simulation.completed == rounds):
-            write_contended(folder / f"{name}.json", json.dumps({"rounds": simulation.completed}).encode())
+        if completed < rounds:
+            outcome = prepared.simulation.run(prepared.file, listener)
+            completed, is_diverged = outcome.completed, outcome.status == DIVERGED
+        if group.is_root and (is_diverged or completed == rounds):
+            write_contended(folder / f"{name}.json", json.dumps({"rounds": completed}).encode())
 
 
 def plan_fork(folder: Path, name: str, config: Config) -> ResumePlan | None:
@@ -107,36 +105,3 @@ def plan_fork(folder: Path, name: str, config: Config) -> ResumePlan | None:
     except UserError:
         return None
     return plan if plan.completed == config.warmup_rounds else None
-
-
-def fork(
-    group: Comm, plan: ResumePlan, source: Path, config: Config, path: Path, stop: StopRequest
-) -> Simulation | None:
-    """Collective. A new run that begins where the warm-up ended; None if it does not fit after all."""
-    simulation, attributes = prepare(group, config, path, stop)
-    checkpoint = plan.checkpoint
-    if group.on_root(lambda: simulation.digests() != checkpoint.digests):
-        return None
-    own = replace(checkpoint, run_id=simulation.run_id, method=dict(simulation.state.extras), parts=0)
-    simulation.restore(own)
-    group.where(group.is_root, lambda: _record(simulation, attributes, source, path, own))
-    return simulation
-
-
-def _record(
-    simulation: Simulation, attributes: dict, source: Path, path: Path, checkpoint: Checkpoint
-) -> None:
-    """Rank 0: the rows of the warm-up under this run's name."""
-    (leg,) = json.loads(attributes["legs"])
-    digests = {f"{name}_digest": value for name, value in simulation.digests().items()}
-    changed = (
-        attributes
-        | digests
-        | {
-            "legs": json.dumps([leg | {"round": checkpoint.completed}]),
-            "signature": signature(simulation.config, attributes["run_id"]),
-        }
-    )
-    write_whole(path, source.read_bytes())
-    writer = RunWriter.reopen(path, checkpoint.rows, changed)
-    simulation.recorder = Recorder(writer, simulation.config.run, simulation.clock)

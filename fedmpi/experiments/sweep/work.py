@@ -7,26 +7,25 @@ folder. Invariant: a run that fails or diverges is written down, and the group g
 from __future__ import annotations
 
 import contextlib
-import io
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmpi.cli.progress import Progress
-from fedmpi.cli.run import plan_resume, prepare, record_anew, take_up
 from fedmpi.config import MAY_CHANGE, Config
 from fedmpi.config.toml import toml_value
 from fedmpi.errors import UserError
+from fedmpi.experiments.run import fork, go_on, plan_resume, start
 from fedmpi.experiments.sweep.claims import Claim, is_held, take
 from fedmpi.experiments.sweep.points import Point, different_keys
 from fedmpi.experiments.sweep.store import FAILED, Outcome, Store, outcome_of, stored_config
-from fedmpi.experiments.sweep.warmup import do_warmup, fork, is_ready, plan_fork
+from fedmpi.experiments.sweep.warmup import do_warmup, is_ready, plan_fork
 from fedmpi.mpi import Comm
+from fedmpi.simulation.output import Listener
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.storage.lock import writer_lock
-from fedmpi.storage.schema import DIVERGED, STOPPED
+from fedmpi.storage.schema import STOPPED
 from fedmpi.storage.writer import check_target
 
 
@@ -41,14 +40,14 @@ class Job:
     warmups: dict[int, str]  # runs that share a warm-up, by index, and its name
 
 
-class Quiet(Progress):
-    """Shows nothing of a single run; lets the screen of the whole sweep be redrawn, and notes how far."""
+class Watcher(Listener):
+    """Lets the screen of the whole sweep be redrawn, and notes in a file how far its run is."""
 
     def __init__(self, total: int, note: Path | None, redraw: Callable[[], None] | None) -> None:
-        super().__init__(total, enabled=False)
+        self._total = total
         self._note_path, self._redraw, self._next_note = note, redraw, 0.0
 
-    def show(self, completed: int, force: bool = False) -> None:
+    def round_done(self, completed: int) -> None:
         """After each round."""
         now = time.monotonic()
         if self._note_path and now >= self._next_note:
@@ -62,7 +61,7 @@ class Quiet(Progress):
 def work(job: Job, group: Comm, redraw: Callable[[], None] | None) -> bool:
     """Collective in the group. Runs until none is left; whether it had to stop before."""
     while True:
-        found = group.where(group.is_root, lambda: _next(job, redraw))
+        found = group.try_on_root(lambda: _next(job, redraw))
         held = [claim for claim in (found[1], found[3]) if claim] if found else []
         index = group.on_root(lambda found=found: found[0] if found else None)
         if index is None:
@@ -120,16 +119,14 @@ def _look(job: Job) -> tuple[tuple[int, Claim, str, Claim | None] | None, bool]:
 
 def _do(job: Job, group: Comm, point: Point, warmup: str, redraw: Callable[[], None] | None) -> None:
     """Collective in the group. One run, from its start or its checkpoint, and how it ended."""
-    path, said = job.store.run_path(point.name), io.StringIO()
-    progress = Quiet(
+    path = job.store.run_path(point.name)
+    watcher = Watcher(
         point.config.run.num_rounds,
         job.store.notes / f"{point.name}.progress" if group.is_root else None,
         redraw,
     )
     try:
-        with contextlib.redirect_stdout(said):
-            status = run_point(job, group, point, warmup, progress)
-        message = said.getvalue().strip().partition(";")[0] if status == DIVERGED else ""
+        status, message = run_point(job, group, point, warmup, watcher)
         outcome = outcome_of(path, point, status, message) if group.is_root else None
         if status == STOPPED and not path.exists():  # in the warm-up
             return
@@ -156,31 +153,30 @@ def _failure(point: Point, message: str) -> Outcome:
     return Outcome(FAILED, point.digest, message=message, time=time.time())
 
 
-def run_point(job: Job, group: Comm, point: Point, warmup: str, progress: Progress) -> str:
-    """Collective in the group. The run's status after all rounds that are left."""
+def run_point(job: Job, group: Comm, point: Point, warmup: str, watcher: Listener) -> tuple[str, str]:
+    """Collective in the group. The run's status after all rounds that are left; and how it diverged."""
     path, stop, notes = job.store.run_path(point.name), job.stop, job.store.notes
     if warmup and not group.on_root(lambda: is_ready(notes, warmup)):
-        do_warmup(group, notes, warmup, point.config, stop, progress)
+        do_warmup(group, notes, warmup, point.config, stop, watcher)
         if group.on_root(lambda: stop.code):
-            return STOPPED
+            return STOPPED, ""
     with contextlib.ExitStack() as held:
-        group.where(group.is_root, lambda: held.enter_context(writer_lock(path)))
+        group.try_on_root(lambda: held.enter_context(writer_lock(path)))
         if group.on_root(path.exists):
             overrides = group.on_root(lambda: _changes(path, point))
             plan = group.on_root(lambda: plan_resume(path, overrides))
             if plan.is_over:
-                return plan.stored["status"]
-            simulation, _ = take_up(group, plan, path, stop)
+                return plan.stored["status"], ""
+            prepared = go_on(group, plan, path, stop)
         else:
-            group.where(group.is_root, lambda: check_target(path, force=False))
+            group.try_on_root(lambda: check_target(path, force=False))
             plan = group.on_root(lambda: plan_fork(notes, warmup, point.config) if warmup else None)
+            prepared = None
             if plan:
-                simulation = fork(group, plan, notes / f"{warmup}.h5", point.config, path, stop)
-                if simulation:
-                    return simulation.run(progress)
-            simulation, attributes = prepare(group, point.config, path, stop)
-            group.where(group.is_root, lambda: record_anew(path, attributes, simulation))
-        return simulation.run(progress)
+                prepared = fork(group, plan, notes / f"{warmup}.h5", point.config, path, stop)
+            prepared = prepared or start(group, point.config, path, stop)
+        outcome = prepared.simulation.run(prepared.file, watcher)
+    return outcome.status, outcome.divergence.sentence if outcome.divergence else ""
 
 
 def _changes(path: Path, point: Point) -> list[str]:

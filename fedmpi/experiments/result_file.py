@@ -1,0 +1,183 @@
+"""The result file of a run: made, opened again or forked, then filled while the run goes on.
+
+A `ResultFile` exists on all ranks; rank 0 writes the file, each rank writes its clients' tables for
+checkpoints. Invariant: results reach the disk before the checkpoint that names them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmpi.data.ownership import owner_of
+from fedmpi.experiments.signature import signature
+from fedmpi.experiments.tensorboard import EventFiles, remove_events
+from fedmpi.simulation.cadence import is_due
+from fedmpi.simulation.loop import Simulation
+from fedmpi.simulation.output import Outcome, Output
+from fedmpi.storage.checkpoint import (
+    Checkpoint,
+    remove_checkpoints,
+    write_checkpoint,
+    write_part,
+)
+from fedmpi.storage.files import write_whole
+from fedmpi.storage.schema import DIVERGED, OPTIONAL_TABLES, TABLES
+from fedmpi.storage.writer import RunWriter
+
+_COLUMNS = {name: [c.name for c in columns] for name, columns in (TABLES | OPTIONAL_TABLES).items()}
+
+
+class ResultFile(Output):
+    """Decides what is written when."""
+
+    def __init__(self, simulation: Simulation, path: Path, run_id: str, writer: RunWriter | None) -> None:
+        """`writer` on rank 0 only; see `create`, `reopen` and `fork`."""
+        self.path, self.run_id = path, run_id
+        self.takes_rows = writer is not None
+        self._writer = writer
+        self._config, self._clock = simulation.config.run, simulation.clock
+        self._last_checkpoint = time.monotonic()
+        self._events = None
+        if writer and self._config.tensorboard:
+            self._events = EventFiles(path, self._clock.offset)
+
+    @classmethod
+    def create(cls, simulation: Simulation, path: Path, attributes: dict[str, Any]) -> ResultFile:
+        """Collective. A new file, with all that is known before the first round."""
+
+        def make() -> ResultFile:
+            remove_checkpoints(path)
+            remove_events(path)
+            described = _described(simulation, attributes)
+            parameters, x = simulation.model.describe(), simulation.state.global_params
+            writer = RunWriter.create(path, described, parameters, x)
+            data, clients = simulation.data, np.arange(simulation.data.partition.num_clients)
+            owners = owner_of(clients, simulation.comm.size)
+            writer.add("clients", clients, data.partition.sizes, data.majority_labels, owners)
+            writer.flush(x)
+            return cls(simulation, path, attributes["run_id"], writer)
+
+        made = simulation.comm.try_on_root(make)
+        return made or cls(simulation, path, attributes["run_id"], None)
+
+    @classmethod
+    def reopen(
+        cls,
+        simulation: Simulation,
+        path: Path,
+        attributes: dict[str, Any],
+        stored: dict[str, Any],
+        checkpoint: Checkpoint | None,
+    ) -> ResultFile:
+        """Collective. An earlier file, cut back to what the checkpoint names; it keeps its identity."""
+        run_id = stored["run_id"]
+
+        def make() -> ResultFile:
+            rows = checkpoint.rows if checkpoint else {"clients": simulation.data.partition.num_clients}
+            leg = json.loads(attributes["legs"])[0] | {"round": simulation.completed}
+            changed = attributes | {
+                "run_id": run_id,
+                "created_utc": stored["created_utc"],
+                "legs": json.dumps([*json.loads(stored["legs"]), leg]),
+                "signature": signature(simulation.config, run_id),
+            }
+            if not simulation.config.run.tensorboard:
+                remove_events(path)  # they may tell of rounds that are cut back
+            return cls(simulation, path, run_id, RunWriter.reopen(path, rows, changed))
+
+        return simulation.comm.try_on_root(make) or cls(simulation, path, run_id, None)
+
+    @classmethod
+    def fork(
+        cls,
+        simulation: Simulation,
+        path: Path,
+        attributes: dict[str, Any],
+        source: Path,
+        checkpoint: Checkpoint,
+    ) -> ResultFile:
+        """Collective. A new run that begins with the rows of another one up to its checkpoint."""
+
+        def make() -> ResultFile:
+            (leg,) = json.loads(attributes["legs"])
+            legs = json.dumps([leg | {"round": checkpoint.completed}])
+            write_whole(path, source.read_bytes())
+            described = _described(simulation, attributes) | {"legs": legs}
+            writer = RunWriter.reopen(path, checkpoint.rows, described)
+            return cls(simulation, path, attributes["run_id"], writer)
+
+        return simulation.comm.try_on_root(make) or cls(simulation, path, attributes["run_id"], None)
+
+    def wants_checkpoint(self, completed: int) -> bool:
+        """By the number of rounds, or by time; rank 0 decides."""
+        if not self._writer:
+            return False
+        run = self._config
+        minutes = (time.monotonic() - self._last_checkpoint) / 60
+        return minutes > run.checkpoint_minutes > 0 or is_due(completed, run.checkpoint_every)
+
+    def add(self, table: str, **values: Any) -> None:
+        """Rows of a table; they reach the disk with the next flush."""
+        if not self._writer:
+            return
+        if values.keys() != set(_COLUMNS[table]):
+            raise TypeError(f"/{table} has the columns {_COLUMNS[table]}, got {list(values)}")
+        self._writer.add(table, *(values[name] for name in _COLUMNS[table]))
+        if self._events:
+            self._events.add(table, **values)
+
+    def after_round(self, simulation: Simulation, *, checkpoint: bool) -> None:
+        """Collective. Keep x_t and write results or a checkpoint, as far as they are due."""
+        if checkpoint:
+            self._write_part(simulation)
+        if not self._writer:
+            return
+        x = simulation.state.global_params
+        if is_due(simulation.completed, self._config.record_params_every):
+            self._writer.add_snapshot(simulation.completed, x)
+        with self._clock("output"):
+            if checkpoint:
+                self._checkpoint(simulation)
+            else:
+                self._writer.flush_if_due(x)
+
+    def finish(self, simulation: Simulation, outcome: Outcome) -> None:
+        """Collective. The last flush and checkpoint, and where each rank's time went."""
+        if outcome.status != DIVERGED:
+            self._write_part(simulation)
+        if not self._writer:
+            return
+        attributes = {"status": outcome.status, "phases": json.dumps(outcome.phases)}
+        with self._clock("output"):
+            if outcome.status == DIVERGED:  # there is nothing to go on with
+                self._writer.flush(simulation.state.global_params, **attributes)
+            else:
+                self._checkpoint(simulation, **attributes)
+            if self._events:
+                self._events.close()
+
+    def _checkpoint(self, simulation: Simulation, **attributes: str) -> None:
+        self._writer.flush(simulation.state.global_params, **attributes)
+        write_checkpoint(self.path, simulation.checkpoint(self.run_id, self._writer.rows))
+        self._last_checkpoint = time.monotonic()
+
+    def _write_part(self, simulation: Simulation) -> None:
+        """Collective. What the clients remember, each rank its own, before the checkpoint that needs it."""
+        if simulation.method.tables:
+            comm, memory = simulation.comm, simulation.training.memory
+            place = self.path, self.run_id, simulation.completed, comm.rank
+            comm.try_on_all(lambda: write_part(*place, memory.dump()))
+
+
+def _described(simulation: Simulation, attributes: dict[str, Any]) -> dict[str, Any]:
+    """All attributes of a new file."""
+    return (
+        attributes
+        | {f"{name}_digest": value for name, value in simulation.digests().items()}
+        | {"signature": signature(simulation.config, attributes["run_id"])}
+    )

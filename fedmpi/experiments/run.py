@@ -1,0 +1,161 @@
+"""The life of a run, for everybody who runs one: the command line, sweeps, Python scripts and notebooks.
+
+prepare -> start, go_on or fork -> Simulation.run. Nothing here prints; what people read is returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedmpi.config import MAY_CHANGE, Config, validate
+from fedmpi.errors import UserError
+from fedmpi.experiments.signature import require_own
+from fedmpi.experiments.tensorboard import require_tensorboard
+from fedmpi.mpi import Comm
+from fedmpi.storage.checkpoint import Checkpoint, newest_checkpoint, read_part
+from fedmpi.storage.reader import read_attributes
+from fedmpi.storage.schema import DIVERGED
+
+if TYPE_CHECKING:
+    from fedmpi.experiments.result_file import ResultFile
+    from fedmpi.simulation.loop import Simulation
+    from fedmpi.simulation.stopping import StopRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumePlan:
+    """How an earlier run goes on."""
+
+    config: Config
+    checkpoint: Checkpoint | None  # None: from round 0
+    stored: dict[str, Any]  # attributes of the result file
+    notes: list[str]
+
+    @property
+    def completed(self) -> int:
+        """Rounds that need not be done again."""
+        return self.checkpoint.completed if self.checkpoint else 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.stored["status"] == DIVERGED or self.completed >= self.config.run.num_rounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A simulation with the file that its results go to."""
+
+    simulation: Simulation
+    attributes: dict[str, Any]  # provenance
+    file: ResultFile
+
+
+def prepare(
+    comm: Comm, config: Config, stop: StopRequest | None = None
+) -> tuple[Simulation, dict[str, Any]]:
+    """Collective. Each rank loads its shard of the data and builds the model; and who they all are."""
+    from fedmpi.experiments.provenance import describe_job  # here, since torch takes seconds to load
+    from fedmpi.mpi.device import choose_device
+    from fedmpi.simulation.loop import Simulation
+
+    run = config.run
+    device = comm.try_on_all(lambda: choose_device(run.device, comm.device_rank, run.threads))
+    simulation = Simulation(comm, config, device, stop)
+    return simulation, describe_job(comm, simulation.config, device)
+
+
+def start(comm: Comm, config: Config, path: Path, stop: StopRequest | None = None) -> Prepared:
+    """Collective. A new run; its file is there when this returns."""
+    from fedmpi.experiments.result_file import ResultFile
+
+    _require_tensorboard(comm, config)
+    simulation, attributes = prepare(comm, config, stop)
+    file = ResultFile.create(simulation, path, attributes)
+    return Prepared(simulation=simulation, attributes=attributes, file=file)
+
+
+def go_on(comm: Comm, plan: ResumePlan, path: Path, stop: StopRequest | None = None) -> Prepared:
+    """Collective. An earlier run as its checkpoint left it, with its file open again."""
+    from fedmpi.experiments.result_file import ResultFile
+
+    _require_tensorboard(comm, plan.config)
+    simulation, attributes = prepare(comm, plan.config, stop)
+    checkpoint, stored = plan.checkpoint, plan.stored
+    comm.try_on_root(lambda: _check_digests(simulation, checkpoint, stored))
+    if checkpoint:
+        simulation.restore(checkpoint, lambda rank: read_part(path, checkpoint, rank))
+    file = ResultFile.reopen(simulation, path, attributes, stored, checkpoint)
+    return Prepared(simulation=simulation, attributes=attributes, file=file)
+
+
+def fork(
+    comm: Comm,
+    plan: ResumePlan,
+    source: Path,
+    config: Config,
+    path: Path,
+    stop: StopRequest | None = None,
+) -> Prepared | None:
+    """Collective. A new run that begins where another one stood; None if data or model do not fit.
+
+    The state of the method starts anew: what it begins from is plain FedAvg.
+    """
+    from dataclasses import replace
+
+    from fedmpi.experiments.result_file import ResultFile
+
+    _require_tensorboard(comm, config)
+    simulation, attributes = prepare(comm, config, stop)
+    checkpoint = plan.checkpoint
+    if comm.on_root(lambda: simulation.digests() != checkpoint.digests):
+        return None
+    own = replace(checkpoint, run_id=attributes["run_id"], method=dict(simulation.state.extras), parts=0)
+    simulation.restore(own, lambda rank: {})
+    file = ResultFile.fork(simulation, path, attributes, source, own)
+    return Prepared(simulation=simulation, attributes=attributes, file=file)
+
+
+def plan_resume(path: Path, overrides: Sequence[str], *, trust: bool = False) -> ResumePlan:
+    """Rank 0: the config to go on with, the checkpoint to start from, the file's attributes, notes."""
+    stored = read_attributes(path)
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if key not in MAY_CHANGE:
+            raise UserError(
+                f"--set {override}: cannot change when a run goes on, the results would mix two "
+                f"experiments; start a new run, or change one of {', '.join(MAY_CHANGE)}"
+            )
+    config = validate.parse(stored["config"], f"{path} (its config)", overrides)
+    if not trust:
+        require_own(config, stored, path)
+    checkpoint, notes = newest_checkpoint(path, stored["run_id"])
+    if checkpoint is None and stored["status"] != DIVERGED:
+        notes.append(f"{path} has no usable checkpoint: starting again from round 0")
+    return ResumePlan(config=config, checkpoint=checkpoint, stored=stored, notes=notes)
+
+
+def nothing_to_do(path: Path, plan: ResumePlan) -> str:
+    """What to tell of a run that is over."""
+    if plan.stored["status"] == DIVERGED:
+        return f"{path}: diverged, there is nothing to go on with; start a new run with a smaller local_lr"
+    return f"{path}: done with {plan.completed:,} rounds; extend it with --set run.num_rounds=..."
+
+
+def _require_tensorboard(comm: Comm, config: Config) -> None:
+    comm.try_on_root(require_tensorboard if config.run.tensorboard else lambda: None)
+
+
+def _check_digests(simulation: Simulation, checkpoint: Checkpoint | None, stored: dict[str, Any]) -> None:
+    """Rank 0: refuse to go on with other data, another model or another schedule."""
+    names = {"data": "data split", "model": "initial model", "participation": "schedule or trace"}
+    for name, now in simulation.digests().items():
+        expected = checkpoint.digests[name] if checkpoint else stored[f"{name}_digest"]
+        if now != expected:
+            raise UserError(
+                f"the run was made with {names[name]} {expected[:8]}..., now it is {now[:8]}...: "
+                "the files or the software behind it changed; start a new run"
+            )
