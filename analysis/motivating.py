@@ -12,7 +12,7 @@ from pathlib import Path
 import fedmpi
 from fedmpi import mpi
 from fedmpi.config import validate
-from fedmpi.experiments.run import start
+from fedmpi.experiments.lifecycle import start
 from fedmpi.results.plots.trajectory import plot_trajectories
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs" / "motivating"

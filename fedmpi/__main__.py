@@ -59,7 +59,11 @@ def _dispatch(args: argparse.Namespace) -> int:
     if args.command == "check":
         from fedmpi.cli.check import check
 
-        return check(args.config, args.set, args.ranks, args.plot)
+        return check(args.config, args.set, args.ranks, args.plot, everything=args.all)
+    if args.command == "schema":
+        from fedmpi.cli.schema import schema
+
+        return schema(args.out, markdown=args.markdown)
     if args.command == "advise":
         from fedmpi.cli.advise import advise
 
@@ -84,7 +88,7 @@ def _dispatch(args: argparse.Namespace) -> int:
     if args.command == "info":
         from fedmpi.cli.info import info
 
-        return info(args.run)
+        return info(args.run, everything=args.all)
     if args.command == "plot":
         from fedmpi.results.plots import plot
 

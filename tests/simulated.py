@@ -10,7 +10,7 @@ import torch
 
 from fedmpi.config import Config, validate
 from fedmpi.data.shard import ClientData, DataInfo, load_shards
-from fedmpi.experiments.run import start
+from fedmpi.experiments.lifecycle import start
 from fedmpi.mpi import Comm
 from fedmpi.simulation.loop import Simulation
 from fedmpi.storage.reader import Run, load_run

@@ -53,8 +53,8 @@ def advise(
 def _measured(comm: Any, config: Config, at: str | None) -> Known:
     """Collective. Constants at the model of a result file, or at x_0."""
     from fedmpi.cli.progress import Progress
-    from fedmpi.experiments.run import prepare
-    from fedmpi.simulation.output import Listener
+    from fedmpi.experiments.lifecycle import prepare
+    from fedmpi.simulation.outcome import Listener
 
     simulation, _ = prepare(comm, config)
     x, where = simulation.state.global_params, "x_0"

@@ -127,6 +127,11 @@ def _add_planning(commands: argparse._SubParsersAction) -> None:
     _add_set(check)
     check.add_argument("--ranks", type=_positive, default=1, help="number of ranks to plan for")
     check.add_argument("--plot", metavar="FIG.png", help="draw who takes part: PNG, PDF or SVG file")
+    check.add_argument("--all", action="store_true", help="print keys without effect too")
+
+    schema = commands.add_parser("schema", help="every config key: a JSON schema for editors, or a page")
+    schema.add_argument("--out", metavar="FILE", help="write to this file instead of printing")
+    schema.add_argument("--markdown", action="store_true", help="a page to read instead of a JSON schema")
 
     advise = commands.add_parser("advise", help="theory: evenness, the bound, suggested P, gamma and eta")
     advise.add_argument("config", help="TOML file")
@@ -155,6 +160,7 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
 
     info = commands.add_parser("info", help="what a result file holds")
     info.add_argument("run", metavar="RUN.h5")
+    info.add_argument("--all", action="store_true", help="print config keys without effect too")
 
     plot = commands.add_parser("plot", help="curves of runs, and the paper's figures, as a picture")
     plot.add_argument("runs", nargs="+", metavar="RUN.h5|DIR")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmpi.config.rules import unused_keys
+from fedmpi.config.effects import unused_keys
 from fedmpi.mpi import placement
 from fedmpi.results.text import bytes_text, duration
 from fedmpi.storage.reader import load_run

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedmpi.config import Config, validate
-from fedmpi.config.rules import unused_keys
+from fedmpi.config.effects import config_text, unused_keys
 from fedmpi.data.ownership import owner_of
 from fedmpi.data.partition import ClientLabels, Partition, make_partition
 from fedmpi.data.prepared import Dataset
@@ -24,7 +24,14 @@ from fedmpi.simulation.aggregate import wave_size
 from fedmpi.simulation.client_tables import available_bytes, table_bytes
 
 
-def check(config_path: str, overrides: Sequence[str], num_ranks: int, plot: str | None = None) -> int:
+def check(
+    config_path: str,
+    overrides: Sequence[str],
+    num_ranks: int,
+    plot: str | None = None,
+    *,
+    everything: bool = False,
+) -> int:
     """Print the resolved config, who owns what, memory and bytes per rank, and who takes part."""
     if plot:
         figure_target(plot, "--plot")  # a bad name is told before the work
@@ -39,7 +46,7 @@ def check(config_path: str, overrides: Sequence[str], num_ranks: int, plot: str 
     seen = participation_survey(config, partition.num_clients, labels)
     most = int(seen.participants.max())
 
-    print(config.to_toml())
+    print(config_text(config, everything=everything))
     for note in unused_keys(config):
         print(f"note: {note}")
     print(f"{config_path}: valid")

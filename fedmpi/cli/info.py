@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
+from fedmpi.config import validate
+from fedmpi.config.effects import config_text
+from fedmpi.errors import ConfigError
 from fedmpi.mpi import placement
 from fedmpi.results.text import bytes_text, duration
 from fedmpi.storage.reader import load_run
 
 
-def info(path: str) -> int:
+def info(path: str, *, everything: bool = False) -> int:
     """Print status, last metrics, provenance and config."""
     run = load_run(path)
     attributes = run.attributes
@@ -40,5 +43,15 @@ def info(path: str) -> int:
             f"{name} {len(getattr(run, name)):,}" for name in ("train", "eval", "participation", "clients")
         )
     )
-    print(f"\n{attributes['config']}", end="")
+    print(f"\n{_config_text(attributes['config'], path, everything=everything)}", end="")
     return 0
+
+
+def _config_text(stored: str, path: str, *, everything: bool) -> str:
+    """The keys that have an effect; all that is stored, if it is asked for or of another version."""
+    if everything:
+        return stored
+    try:
+        return config_text(validate.parse(stored, path), everything=False)
+    except ConfigError:
+        return stored

@@ -12,7 +12,7 @@ import time
 from typing import TextIO
 
 from fedmpi.results.text import duration, is_terminal
-from fedmpi.simulation.output import Listener
+from fedmpi.simulation.outcome import Listener
 
 
 class Progress(Listener):

@@ -11,11 +11,11 @@ from fedmpi.cli.banner import banner, summary
 from fedmpi.cli.progress import Progress
 from fedmpi.config import validate
 from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_STOPPED
-from fedmpi.experiments.run import Prepared, go_on, nothing_to_do, plan_resume, start
+from fedmpi.experiments.lifecycle import Prepared, go_on, nothing_to_do, plan_resume, start
 from fedmpi.simulation.stopping import StopRequest
+from fedmpi.storage.columns import DIVERGED, DONE, STOPPED
 from fedmpi.storage.lock import writer_lock
 from fedmpi.storage.reader import read_attributes
-from fedmpi.storage.schema import DIVERGED, DONE, STOPPED
 from fedmpi.storage.writer import check_target
 
 _EXIT = {DONE: EXIT_DONE, DIVERGED: EXIT_DIVERGED, STOPPED: EXIT_STOPPED}

@@ -14,7 +14,7 @@ from fedmpi.experiments.sweep.points import Point, load_sweep
 from fedmpi.experiments.sweep.store import FAILED, RUNNING, Store, listing
 from fedmpi.experiments.tensorboard import require_tensorboard
 from fedmpi.simulation.stopping import StopRequest
-from fedmpi.storage.schema import DIVERGED
+from fedmpi.storage.columns import DIVERGED
 
 
 def sweep(args: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedmpi import mpi
 from fedmpi.config import Config, validate
 from fedmpi.errors import EXIT_DONE, EXIT_FAILURE, UserError
-from fedmpi.experiments.run import start
+from fedmpi.experiments.lifecycle import start
 from fedmpi.mpi.launcher import relaunch
 from fedmpi.results.compare import config_differences, first_difference, parameter_difference
 from fedmpi.storage.reader import Run, load_run

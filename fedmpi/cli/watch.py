@@ -15,9 +15,9 @@ import numpy as np
 
 from fedmpi.errors import UserError
 from fedmpi.results.text import duration
+from fedmpi.storage.columns import RUNNING
 from fedmpi.storage.reader import open_run, read_table
 from fedmpi.storage.runs import find_runs
-from fedmpi.storage.schema import RUNNING
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _RATE_ROUNDS = 200  # the rate is that of the last rounds

@@ -1,92 +1,85 @@
-"""The experiment as typed, documented records: every key, its default, its meaning, what it accepts.
+"""The experiment as typed, documented records: the keys that every experiment has.
 
-Invariant: a `Config` that exists is valid and complete. `load` refuses anything else and reports all
-problems at once; the resolved text (`to_toml`) is stored with the results and gives the same Config.
-Reading and checking text is the work of validate.py; here stands what is accepted.
+Keys that only some parts read stand where these parts are defined (registry.py); `sections()` gives the
+complete records. Invariant: a `Config` that exists is valid and complete. `validate.load` refuses anything
+else and reports all problems at once; the resolved text (`to_toml`) is stored with the results and gives
+the same Config.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
+from fedmpi.config.options import REQUIRED, option
+from fedmpi.config.registry import (
+    AVAILABILITIES,
+    DATASETS,
+    METHODS,
+    MODELS,
+    PARTITIONS,
+    REGISTRIES,
+    SELECTIONS,
+    WEIGHTINGS,
+)
 from fedmpi.config.toml import toml_value
 
-# Names of built-in parts. Each list has its registry elsewhere; a test keeps the two the same.
-DATASETS = ("fashion-mnist", "cifar-10", "fashion-mini", "synthetic", "quadratic")
-PARTITIONS = ("iid", "majority-label", "dirichlet", "classes-per-client", "natural")
-MODELS = ("cnn-fashion", "cnn-cifar", "cnn-small", "logistic", "mlp", "quadratic")
-AVAILABILITIES = ("always", "periodic", "bernoulli", "markov", "sinusoidal", "trace")
-SELECTIONS = ("all", "uniform", "permutation", "least-recent", "schedule")
-WEIGHTINGS = ("equal", "all", "inverse-probability")
-METHODS = (
-    "fedavg", "wait-minibatch", "wait-full", "mifa", "fedlaavg", "fedau", "fedvarp", "scaffold",
-    "amplified-scaffold", "fedprox", "fedadam", "fedyogi", "fedavgm", "focus",
-)  # fmt: skip
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 LR_SCHEDULES = ("constant", "step", "inverse")
-
-REQUIRED = object()
-
-
-def option(
-    default: Any,
-    doc: str,
-    *,
-    at_least: float | None = None,
-    at_most: float | None = None,
-    above: float | None = None,
-    choices: tuple[str, ...] = (),
-    or_function: bool = False,
-    or_file: bool = False,
-) -> Any:
-    """One config key: default (`REQUIRED`, or None for optional), what it means, what it accepts."""
-    rule = {
-        "doc": doc,
-        "at_least": at_least,
-        "at_most": at_most,
-        "above": above,
-        "choices": choices,
-        "or_function": or_function,
-        "or_file": or_file,
-        "required": default is REQUIRED,
-    }
-    if isinstance(default, list | dict):
-        return field(default_factory=lambda: type(default)(default), metadata=rule)
-    return field(default=None if default is REQUIRED else default, metadata=rule)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """[run] How long, how often, on what."""
 
-    name: str = option("", "name of the run; default: the config file's name")
+    name: str = option("", "name of the run; default: the config file's name", may_change=True)
     seed: int = option(1, "drives everything random", at_least=0, at_most=2**63 - 1)
-    num_rounds: int = option(REQUIRED, "T, rounds in all, warm-up included", at_least=1)
-    eval_every: int = option(50, "rounds between evaluations; 0 = only at the end", at_least=0)
+    num_rounds: int = option(REQUIRED, "T, rounds in all, warm-up included", at_least=1, may_change=True)
+    eval_every: int = option(
+        50, "rounds between evaluations; 0 = only at the end", at_least=0, may_change=True
+    )
     eval_train_every: int | None = option(
-        None, "as eval_every, for the training set; default: eval_every", at_least=0
+        None, "as eval_every, for the training set; default: eval_every", at_least=0, may_change=True
     )
     eval_train_samples: int | None = option(
         None, "evaluate training loss on a fixed stratified subset; default: all samples", at_least=1
     )
     checkpoint_every: int = option(
-        0, "rounds between checkpoints; 0 = by time, on a signal and at the end only", at_least=0
+        0,
+        "rounds between checkpoints; 0 = by time, on a signal and at the end only",
+        at_least=0,
+        may_change=True,
     )
-    checkpoint_minutes: float = option(10.0, "minutes between checkpoints; 0 = by rounds only", at_least=0)
-    max_minutes: float | None = option(None, "stop with a checkpoint before this time is up", above=0)
-    record_params_every: int = option(0, "rounds between stored x_t; 0 = never", at_least=0)
+    checkpoint_minutes: float = option(
+        10.0, "minutes between checkpoints; 0 = by rounds only", at_least=0, may_change=True
+    )
+    max_minutes: float | None = option(
+        None, "stop with a checkpoint before this time is up", above=0, may_change=True
+    )
+    record_params_every: int = option(
+        0, "rounds between stored x_t; 0 = never", at_least=0, may_change=True
+    )
     record_theory_every: int = option(
-        0, "rounds between records of |grad f|^2 and divergences, each a pass over the data", at_least=0
+        0,
+        "rounds between records of |grad f|^2 and divergences, each a pass over the data",
+        at_least=0,
+        may_change=True,
     )
-    eval_at_amplification: bool = option(False, "evaluate just before and just after each amplification")
-    tensorboard: bool = option(False, "TensorBoard events in a folder RUN.tb beside RUN.h5")
-    device: str = option("auto", "where clients train", choices=("auto", "cpu", "cuda"))
+    eval_at_amplification: bool = option(
+        False, "evaluate just before and just after each amplification", may_change=True
+    )
+    tensorboard: bool = option(
+        False, "TensorBoard events in a folder RUN.tb beside RUN.h5", may_change=True
+    )
+    device: str = option("auto", "where clients train", choices=("auto", "cpu", "cuda"), may_change=True)
     threads: int = option(
         1,
         "CPU threads of a rank; one rank a core is faster, and another number gives other bits",
         at_least=1,
     )
-    cuda_aware: bool = option(False, "hand GPU buffers to MPI as they are")
+    cuda_aware: bool = option(False, "hand GPU buffers to MPI as they are", may_change=True)
     dtype: str = option("float32", "precision of local training", choices=("float32", "float64"))
 
 
@@ -94,33 +87,24 @@ class RunConfig:
 class DataConfig:
     """[data] Which samples, and who owns them."""
 
-    dataset: str = option(REQUIRED, "data set", choices=DATASETS, or_file=True)
-    root: str = option("data", "folder of downloaded or prepared data")
+    dataset: str = option(REQUIRED, "data set", choices=DATASETS, or_file=True, or_function=True)
+    root: str = option("data", "folder of downloaded or prepared data", may_change=True)
     stage: str | None = option(
-        None, 'folder on each node for a copy of the prepared file, such as "$TMPDIR"; default: none'
+        None,
+        'folder on each node for a copy of the prepared file, such as "$TMPDIR"; default: none',
+        has_effect=lambda config: not DATASETS.fact(config.data.dataset, "has_no_file"),
+        may_change=True,
     )
     num_clients: int | None = option(None, "N; quadratic and natural know it", at_least=1)
-    partition: str = option("iid", "how samples are dealt to clients", choices=PARTITIONS)
-    similarity: float = option(
-        0.05, "majority-label: share of samples dealt at random", at_least=0, at_most=1
+    partition: str = option(
+        "iid",
+        "how samples are dealt to clients",
+        choices=PARTITIONS,
+        or_function=True,
+        has_effect=lambda config: not DATASETS.fact(config.data.dataset, "names_clients"),
     )
-    alpha: float = option(0.1, "dirichlet: concentration", above=0)
-    classes_per_client: int = option(2, "classes-per-client: labels a client holds", at_least=1)
     allow_empty: bool = option(False, "accept clients without samples")
-    augment: bool | None = option(None, "random crop and flip; default: true for cifar-10")
-    # synthetic
-    train_samples: int = option(6000, "synthetic: training samples", at_least=1)
-    test_samples: int = option(1000, "synthetic: test samples", at_least=0)
-    num_classes: int = option(10, "synthetic: labels", at_least=2, at_most=1000)
-    shape: list[int] = option([1, 28, 28], "synthetic: shape of a sample", at_least=1)
-    noise_std: float | None = option(
-        None,
-        "noise around a class prototype (synthetic, default 0.25), or in each gradient "
-        "coordinate (quadratic, default 0)",
-        at_least=0,
-    )
-    # quadratic
-    centers: list[list[float]] | None = option(None, "quadratic: one z_n per client")
+    augment: bool | None = option(None, "random crop and flip; default: true for cifar-10", otherwise=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +112,11 @@ class ModelConfig:
     """[model] What is trained."""
 
     name: str = option(REQUIRED, "model", choices=MODELS, or_function=True)
-    hidden: list[int] = option([200], "mlp: widths of the hidden layers", at_least=1)
-    initial: list[float] | None = option(None, "quadratic: x_0; default: zeros")
-    options: dict = option({}, "keyword arguments for a model function of your own")
+    options: dict = option(
+        {},
+        "keyword arguments for a model function of your own",
+        has_effect=lambda config: ":" in config.model.name,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,48 +124,13 @@ class ParticipationConfig:
     """[participation] Who takes part in a round, and with what weight q."""
 
     availability: str = option("always", "who could take part", choices=AVAILABILITIES, or_function=True)
-    num_groups: int | None = option(None, "periodic: groups that take turns", at_least=1)
-    rounds_per_group: int | None = option(None, "periodic: rounds of a turn", at_least=1)
-    random_offset: bool = option(False, "periodic: shorten the first turn at random")
-    probability: float | list[float] | None = option(
-        None,
-        "chance that a client is there, one number or one per client: bernoulli; periodic, in its turn "
-        "(default 1); sinusoidal, mean of the day; markov, in the long run",
-        at_least=0,
-        at_most=1,
-    )
-    probability_from: str | None = option(
-        None, "draw each client's probability from its labels, as FedAU does", choices=("labels",)
-    )
-    mean_probability: float = option(0.1, "labels: mean over an even mix of labels", above=0, at_most=1)
-    min_probability: float = option(0.02, "labels: lower limit of a probability", above=0, at_most=1)
-    label_concentration: float = option(
-        0.1, "labels: Dirichlet parameter of what labels contribute; small = uneven", above=0
-    )
-    to_active: float | list[float] | None = option(
-        None,
-        "markov: chance that an absent client comes back in a round; with probability the highest one",
-        at_least=0,
-        at_most=1,
-    )
-    to_inactive: float | list[float] | None = option(
-        None, "markov: chance that a present client leaves in a round", at_least=0, at_most=1
-    )
-    rounds_per_day: float | None = option(None, "sinusoidal: rounds of a day", above=0)
-    amplitude: float | None = option(
-        None, "sinusoidal: how far the probability swings around its mean", at_least=0, at_most=1
-    )
-    phase_spread: float = option(
-        1.0, "sinusoidal: share of the day over which clients' peaks are strewn", at_least=0, at_most=1
-    )
-    trace: str | None = option(None, "trace: file of client, start, end (.csv or .h5)")
-    trace_period: int | None = option(
-        None, "trace: rounds after which it repeats; default: never", at_least=1
-    )
     selection: str = option("all", "who is taken of the available", choices=SELECTIONS)
-    clients_per_round: int | None = option(None, "S, for uniform, permutation and least-recent", at_least=1)
-    weighting: str = option("equal", "q: 1/participants, 1/N, or 1/(N * probability)", choices=WEIGHTINGS)
-    schedule: str | None = option(None, "schedule: file of round, client, weight (.csv or .h5)")
+    weighting: str = option(
+        "equal",
+        "q: 1/participants, 1/N, or 1/(N * probability)",
+        choices=WEIGHTINGS,
+        has_effect=lambda config: not SELECTIONS.fact(config.participation.selection, "gives_weights"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,9 +145,21 @@ class AlgorithmConfig:
     )
     batch_size: int = option(16, "minibatch; 0 = the client's full data", at_least=0)
     amplification: float = option(1.0, "eta; 1 = off, below 1 damps", above=0)
-    amplify_every: int = option(1, "P, rounds between amplifications", at_least=1)
+    amplify_every: int = option(
+        1,
+        "P, rounds between amplifications",
+        at_least=1,
+        has_effect=lambda config: (
+            config.algorithm.amplification != 1 or METHODS.fact(config.algorithm.name, "reads_interval")
+        ),
+    )
     lr_schedule: str = option("constant", "gamma over rounds after the warm-up", choices=LR_SCHEDULES)
-    lr_halve_every: int | None = option(None, "step: rounds after which gamma is halved", at_least=1)
+    lr_halve_every: int | None = option(
+        None,
+        "step: rounds after which gamma is halved",
+        at_least=1,
+        has_effect=lambda config: config.algorithm.lr_schedule == "step",
+    )
     clip_norm: float | None = option(None, "gradients longer than this are cut to it", above=0)
     server_lr: float | None = option(
         None, "scales what a round adds to x; default: 1, fedadam and fedyogi 0.1", above=0
@@ -204,15 +167,6 @@ class AlgorithmConfig:
     server_momentum: float | None = option(
         None, "beta of x's momentum; default: 0, fedavgm 0.9", at_least=0, at_most=1
     )
-    wait_rounds: int | None = option(
-        None, "wait-*: rounds of a cycle; default: that of periodic availability", at_least=1
-    )
-    warm_start: bool = option(True, "mifa: x waits until every client was seen once")
-    cutoff: int | None = option(None, "fedau: K, longest interval recorded; default: none", at_least=1)
-    mu: float = option(0.01, "fedprox: pull towards x", at_least=0)
-    beta1: float = option(0.9, "fedadam, fedyogi: of the first moment", at_least=0, at_most=1)
-    beta2: float = option(0.99, "fedadam, fedyogi: of the second moment", at_least=0, at_most=1)
-    tau: float = option(1e-3, "fedadam, fedyogi: added to the root", above=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,17 +193,7 @@ class Config:
         """Rounds of warm-up, 0 without one."""
         return self.warmup.num_rounds if self.warmup else 0
 
-    @property
-    def wait_rounds(self) -> int | None:
-        """Rounds of a cycle, for wait-*: given, or those of periodic availability."""
-        who = self.participation
-        if self.algorithm.wait_rounds is None and who.availability == "periodic":
-            return (
-                who.num_groups * who.rounds_per_group if who.num_groups and who.rounds_per_group else None
-            )
-        return self.algorithm.wait_rounds
-
-    def local_lr(self, t: int) -> float:
+    def local_lr_at(self, t: int) -> float:
         """gamma of round t."""
         if self.warmup and t < self.warmup.num_rounds:
             return self.warmup.local_lr
@@ -260,7 +204,7 @@ class Config:
             return options.local_lr / (since + 1)
         return options.local_lr
 
-    def amplification(self, t: int) -> float:
+    def amplification_at(self, t: int) -> float:
         """eta of round t."""
         return 1.0 if t < self.warmup_rounds else self.algorithm.amplification
 
@@ -289,7 +233,7 @@ class Config:
         return "\n".join(lines)
 
 
-SECTIONS = {
+_COMMON = {
     "run": RunConfig,
     "data": DataConfig,
     "model": ModelConfig,
@@ -297,12 +241,48 @@ SECTIONS = {
     "algorithm": AlgorithmConfig,
     "warmup": WarmupConfig,
 }
+_complete: dict[tuple[type, ...], type] = {}
 
-# What may change when a run goes on; anything else would make the results dishonest.
-MAY_CHANGE = (
-    "run.name", "run.num_rounds", "run.eval_every", "run.eval_train_every", "run.checkpoint_every",
-    "run.checkpoint_minutes", "run.max_minutes", "run.record_params_every", "run.record_theory_every",
-    "run.eval_at_amplification", "run.tensorboard", "run.device", "run.cuda_aware", "data.root",
-    "data.stage",
-    "participation.schedule", "participation.trace",  # where they lie; their contents are checked
-)  # fmt: skip
+
+def sections() -> dict[str, type]:
+    """The record of each section with all its keys: those of every experiment, then those of the parts."""
+    return {name: _completed(name, common) for name, common in _COMMON.items()}
+
+
+def _completed(section: str, common: type) -> type:
+    own = tuple(dict.fromkeys(_records_of_parts(section)))
+    if not own:
+        return common
+    if own not in _complete:
+        # Fields come in the order of the bases from last to first.
+        bases = (*reversed(own), common)
+        record = type(common.__name__, bases, {"__doc__": common.__doc__, "__reduce__": _reduce})
+        record.section = section
+        _complete[own] = dataclass(frozen=True, kw_only=True)(record)
+    return _complete[own]
+
+
+def _records_of_parts(section: str) -> Iterator[type]:
+    for registry in REGISTRIES.values():
+        if registry.section == section:
+            for part in registry.parts():
+                yield from part.keys
+
+
+def _reduce(record: Any) -> tuple:
+    """Complete records are made on the fly, so pickles name their section instead of their class."""
+    return _rebuild, (record.section, {f.name: getattr(record, f.name) for f in fields(record)})
+
+
+def _rebuild(section: str, values: dict[str, Any]) -> Any:
+    return sections()[section](**values)
+
+
+def may_change() -> tuple[str, ...]:
+    """What may change when a run goes on; anything else would make the results dishonest."""
+    return tuple(
+        f"{section}.{key.name}"
+        for section, record in sections().items()
+        for key in fields(record)
+        if key.metadata["may_change"]
+    )

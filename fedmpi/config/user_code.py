@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from fedmpi.errors import UserError
 
@@ -34,6 +35,18 @@ def import_function(name: str, key: str) -> Callable:
             f"it has: {', '.join(sorted(names)) or 'none'}"
         )
     return function
+
+
+def call_function(name: str, key: str, arguments: dict[str, Any], shown: str = "") -> Any:
+    """What the function that a config names returns; its exception is a UserError."""
+    function = import_function(name, key)
+    try:
+        return function(**arguments)
+    except Exception as error:
+        shown = shown or ", ".join(arguments) or "no arguments"
+        raise UserError(
+            f'config {key} = "{name}": calling it with {shown} raised {type(error).__name__}: {error}'
+        ) from error
 
 
 @contextlib.contextmanager

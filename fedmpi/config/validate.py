@@ -16,8 +16,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from fedmpi.config import SECTIONS, Config
-from fedmpi.config.rules import conflicts
+from fedmpi.config.effects import chosen, conflicts
+from fedmpi.config.keys import Config, sections
 from fedmpi.errors import ConfigError, UserError, did_you_mean
 
 _MAX_BYTES = 8 << 20
@@ -36,7 +36,9 @@ def read_text(path: str | Path) -> str:
             raise UserError(f"config {path}: is a directory; name a .toml file")
         if path.stat().st_size > _MAX_BYTES:
             size = path.stat().st_size / 1e6
-            raise UserError(f"config {path}: {size:.1f} MB is no config (at most 8 MB); name a .toml file")
+            raise UserError(
+                f"config {path}: {size:.1f} MB is too large for a config (at most 8 MB); name a .toml file"
+            )
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"config {path}: no such file; see configs/ for examples") from None
@@ -60,11 +62,11 @@ def parse(text: str, source: str, overrides: Sequence[str] = ()) -> Config:
     _apply_overrides(tables, overrides, places, problems)
 
     # Each section by itself, then what must hold between sections.
-    records = {}
+    records, known = {}, sections()
     for name in tables:
-        if name not in SECTIONS:
-            problems.append(f"config {name}: unknown section; {did_you_mean(name, SECTIONS)} ({source})")
-    for name, kind in SECTIONS.items():
+        if name not in known:
+            problems.append(f"config {name}: unknown section; {did_you_mean(name, known)} ({source})")
+    for name, kind in known.items():
         if name == "warmup" and name not in tables:
             continue
         records[name] = _section(name, kind, tables.get(name, {}), places, problems)
@@ -125,13 +127,13 @@ def _section(name: str, kind: type, table: Any, places: _Places, problems: list[
             problems.append(f"config {name}.{key}: unknown key; {did_you_mean(key, known)} ({where})")
             continue
         value = _as_float(value, types_of[key])
-        wanted = _expected(types_of[key], known[key].metadata)
+        wanted = expected(types_of[key], known[key].metadata)
         if not _has_type(value, types_of[key]) or not _in_range(value, known[key].metadata):
             problems.append(f"config {name}.{key} = {_show(value)}: expected {wanted} ({where})")
         values[key] = value
     for key, f in known.items():
         if f.metadata["required"] and key not in table:
-            wanted = _expected(types_of[key], f.metadata)
+            wanted = expected(types_of[key], f.metadata)
             problems.append(
                 f"config {name}.{key}: missing; {f.metadata['doc']}; expected {wanted} ({places.source})"
             )
@@ -197,11 +199,11 @@ def _in_range(value: Any, rule: Any) -> bool:
 _WORDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
 
 
-def _expected(kind: Any, rule: Any) -> str:
+def expected(kind: Any, rule: Any) -> str:
     """What a key accepts, in words: `an integer >= 1`."""
     if isinstance(kind, types.UnionType):
         kinds = [k for k in typing.get_args(kind) if k is not type(None)]
-        return ", or ".join(_expected(k, rule) for k in kinds)
+        return ", or ".join(expected(k, rule) for k in kinds)
     if rule["choices"]:
         extra = ["package.module:function"] * rule["or_function"] + ["path of an .h5 file"] * rule[
             "or_file"
@@ -217,21 +219,36 @@ def _expected(kind: Any, rule: Any) -> str:
         text = f"a list of {words}"
     else:
         text = _WORDS.get(kind, "a table of plain values")
-    for name, sign in (("at_least", ">="), ("above", ">"), ("at_most", "<=")):
-        if rule[name] is not None:
-            text += f" {sign} {rule[name]}"
-    return text
+    return text + _range_text(rule)
+
+
+def _range_text(rule: Any) -> str:
+    """` >= 1`, ` from 0 to 1`, ` above 0, at most 1`, or nothing."""
+    at_least, above, at_most = rule["at_least"], rule["above"], rule["at_most"]
+    if at_most is None:
+        signs = ((">=", at_least), (">", above))
+        return "".join(f" {sign} {value}" for sign, value in signs if value is not None)
+    if at_least is not None:
+        return f" from {at_least} to {at_most}"
+    return f" above {above}, at most {at_most}" if above is not None else f" <= {at_most}"
 
 
 def _resolve(config: Config, source: str) -> Config:
     """Fill in the defaults that depend on other keys."""
-    run, data = config.run, config.data
-    if not run.name:
-        run = replace(run, name=Path(source).stem)
-    if data.augment is None:
-        data = replace(data, augment=data.dataset == "cifar-10")
-    if data.noise_std is None:
-        data = replace(data, noise_std=0.25 if data.dataset == "synthetic" else 0.0)
-    if data.dataset == "quadratic" and data.num_clients is None and data.centers is not None:
-        data = replace(data, num_clients=len(data.centers))
-    return replace(config, run=run, data=data)
+    if not config.run.name:
+        config = replace(config, run=replace(config.run, name=Path(source).stem))
+    own = {
+        (registry.section, key): value
+        for registry, _, part in chosen(config)
+        for key, value in (part.defaults if part else {}).items()
+    }
+    for section, kind in sections().items():
+        record = getattr(config, section)
+        missing = [f for f in fields(kind) if record is not None and getattr(record, f.name) is None]
+        given = {}
+        for key in missing:
+            value = own.get((section, key.name), key.metadata["otherwise"])
+            given[key.name] = value(record) if callable(value) else value
+        if given:
+            config = replace(config, **{section: replace(record, **given)})
+    return config

@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedmpi.config import DataConfig
+from fedmpi.config.keys import Config, DataConfig
+from fedmpi.config.options import option
+from fedmpi.config.registry import DATASETS, PARTITIONS, Finding
 from fedmpi.data import rng
 from fedmpi.errors import UserError
 
@@ -82,18 +84,10 @@ class ClientLabels:
         return sums / np.maximum(part.sizes, 1)
 
 
+# `partition(name, keys...)` registers a rule (labels, num_classes, num_clients, config, seed) -> client of
+# each sample.
 Rule = Callable[[np.ndarray, int, int, DataConfig, int], np.ndarray]
-PARTITIONS: dict[str, Rule] = {}
-
-
-def rule(name: str) -> Callable[[Rule], Rule]:
-    """Register a function (labels, num_classes, num_clients, config, seed) -> client of each sample."""
-
-    def register(function: Rule) -> Rule:
-        PARTITIONS[name] = function
-        return function
-
-    return register
+partition = PARTITIONS
 
 
 def make_partition(
@@ -104,13 +98,14 @@ def make_partition(
     seed: int,
 ) -> Partition:
     """The partition a config asks for. `clients` is the client column of the data, where it has one."""
-    if config.partition == "natural" or config.dataset == "quadratic":
-        client_of, num_clients = _natural(clients, config)
+    if config.partition == "natural" or DATASETS.fact(config.dataset, "names_clients"):
+        client_of, num_clients = natural(clients, config)
     else:
         num_clients = config.num_clients
-        client_of = PARTITIONS[config.partition](labels, num_classes, num_clients, config, seed)
-    partition = Partition.from_clients(client_of, num_clients)
-    empty = np.flatnonzero(partition.sizes == 0)
+        rule = PARTITIONS[config.partition] if config.partition in PARTITIONS else _user_rule(config)
+        client_of = rule(labels, num_classes, num_clients, config, seed)
+    dealt = Partition.from_clients(client_of, num_clients)
+    empty = np.flatnonzero(dealt.sizes == 0)
     if len(empty) and not config.allow_empty:
         names = ", ".join(map(str, empty[:5])) + (", ..." if len(empty) > 5 else "")
         raise UserError(
@@ -118,29 +113,36 @@ def make_partition(
             f"no samples (client {names}); use fewer clients or another partition, or accept it with "
             "data.allow_empty = true"
         )
-    return partition
+    return dealt
 
 
-def _natural(clients: np.ndarray | None, config: DataConfig) -> tuple[np.ndarray, int]:
-    """Samples stay with the client that the data name."""
-    if clients is None:
-        raise UserError(
-            f'config data.partition = "natural": {config.dataset} has no client column '
-            "(train/client); use another partition"
-        )
-    if len(clients) and clients.min() < 0:
-        raise UserError(f"data file {config.dataset}: negative client id {clients.min()}")
-    found = int(clients.max()) + 1
-    num_clients = config.num_clients or found
-    if num_clients < found:
-        raise UserError(
-            f"config data.num_clients = {num_clients}: {config.dataset} has client ids up to "
-            f"{found - 1}; expected {found}, or leave the key out"
-        )
-    return clients.astype(np.int64), num_clients
+def _user_rule(config: DataConfig) -> Rule:
+    """package.module:function(labels, num_clients, seed) -> the client of each sample."""
+    from fedmpi.config.user_code import call_function
+
+    def deal(
+        labels: np.ndarray, num_classes: int, num_clients: int, config: DataConfig, seed: int
+    ) -> np.ndarray:
+        given = {"labels": labels.copy(), "num_clients": num_clients, "seed": seed}
+        client_of = np.asarray(call_function(config.partition, "data.partition", given))
+        problem = ""
+        if client_of.shape != labels.shape:
+            problem = f"an array of shape {client_of.shape}"
+        elif client_of.dtype.kind not in "iu":
+            problem = f"values of type {client_of.dtype}"
+        elif len(client_of) and not 0 <= client_of.min() <= client_of.max() < num_clients:
+            problem = f"clients from {client_of.min()} to {client_of.max()}"
+        if problem:
+            raise UserError(
+                f'config data.partition = "{config.partition}": returned {problem}; expected a client from '
+                f"0 to {num_clients - 1} for each of {len(labels)} samples"
+            )
+        return client_of.astype(np.int64)
+
+    return deal
 
 
-@rule("iid")
+@partition("iid")
 def iid(
     labels: np.ndarray, num_classes: int, num_clients: int, config: DataConfig, seed: int
 ) -> np.ndarray:
@@ -151,7 +153,16 @@ def iid(
     return client_of
 
 
-@rule("majority-label")
+@dataclass(frozen=True, kw_only=True)
+class MajorityLabelKeys:
+    """Of majority-label."""
+
+    similarity: float = option(
+        0.05, "majority-label: share of samples dealt at random", at_least=0, at_most=1
+    )
+
+
+@partition("majority-label", MajorityLabelKeys)
 def majority_label(
     labels: np.ndarray, num_classes: int, num_clients: int, config: DataConfig, seed: int
 ) -> np.ndarray:
@@ -202,7 +213,14 @@ def _block(label: int, num_classes: int, num_clients: int) -> range:
     return range(first, -(-(label + 1) * num_clients // num_classes))
 
 
-@rule("dirichlet")
+@dataclass(frozen=True, kw_only=True)
+class DirichletKeys:
+    """Of dirichlet."""
+
+    alpha: float = option(0.1, "dirichlet: concentration", above=0)
+
+
+@partition("dirichlet", DirichletKeys)
 def dirichlet(
     labels: np.ndarray, num_classes: int, num_clients: int, config: DataConfig, seed: int
 ) -> np.ndarray:
@@ -222,7 +240,22 @@ def dirichlet(
     return client_of
 
 
-@rule("classes-per-client")
+@dataclass(frozen=True, kw_only=True)
+class ClassesPerClientKeys:
+    """Of classes-per-client."""
+
+    classes_per_client: int = option(2, "classes-per-client: labels a client holds", at_least=1)
+
+
+def _classes_conflicts(config: Config) -> Iterator[Finding]:
+    data = config.data
+    classes = DATASETS.fact(data.dataset, "classes")
+    if classes and data.classes_per_client > classes(data):
+        problem = f"{data.classes_per_client} exceeds data.num_classes = {classes(data)}"
+        yield "data.classes_per_client", problem
+
+
+@partition("classes-per-client", ClassesPerClientKeys, conflicts=_classes_conflicts)
 def classes_per_client(
     labels: np.ndarray, num_classes: int, num_clients: int, config: DataConfig, seed: int
 ) -> np.ndarray:
@@ -250,3 +283,33 @@ def classes_per_client(
             )
         client_of[members] = holders[np.arange(len(members)) % len(holders)]
     return client_of
+
+
+def _natural_conflicts(config: Config) -> Iterator[Finding]:
+    dataset = config.data.dataset
+    if dataset in DATASETS and not DATASETS.fact(dataset, "names_clients"):
+        yield (
+            "data.partition",
+            f'"natural" needs a client column, which "{dataset}" has not; '
+            "use a prepared .h5 file with one, or another partition",
+        )
+
+
+@partition("natural", conflicts=_natural_conflicts, knows_clients=True)
+def natural(clients: np.ndarray | None, config: DataConfig) -> tuple[np.ndarray, int]:
+    """Samples stay with the client that the data name."""
+    if clients is None:
+        raise UserError(
+            f'config data.partition = "natural": {config.dataset} has no client column '
+            "(train/client); use another partition"
+        )
+    if len(clients) and clients.min() < 0:
+        raise UserError(f"data file {config.dataset}: negative client id {clients.min()}")
+    found = int(clients.max()) + 1
+    num_clients = config.num_clients or found
+    if num_clients < found:
+        raise UserError(
+            f"config data.num_clients = {num_clients}: {config.dataset} has client ids up to "
+            f"{found - 1}; expected {found}, or leave the key out"
+        )
+    return clients.astype(np.int64), num_clients

@@ -73,9 +73,7 @@ class Dataset:
 def write_dataset(path: str | Path, dataset: Dataset) -> None:
     """Store a data set as one HDF5 file, for `data.dataset = "PATH.h5"`."""
     path = Path(path)
-    problem = _problem(dataset)
-    if problem:
-        raise UserError(f"data set {dataset.name}: {problem}")
+    checked_dataset(dataset)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         file.attrs.update(
@@ -127,6 +125,14 @@ def read_dataset(path: str | Path) -> Dataset:
         problem = "contents do not match the stored digest, the file was changed or damaged"
     if problem:
         raise UserError(f"data file {path}: {problem}; prepare it again")
+    return dataset
+
+
+def checked_dataset(dataset: Dataset) -> Dataset:
+    """The same, or a UserError that says why it cannot be used."""
+    problem = _problem(dataset)
+    if problem:
+        raise UserError(f"data set {dataset.name}: {problem}")
     return dataset
 
 

@@ -11,15 +11,18 @@ import hashlib
 import io
 import pickle
 import zlib
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedmpi.config import DataConfig
+from fedmpi.config.keys import Config, DataConfig
+from fedmpi.config.options import option
+from fedmpi.config.registry import DATASETS, Finding
 from fedmpi.data import rng
-from fedmpi.data.prepared import Dataset, read_dataset
+from fedmpi.data.prepared import Dataset, checked_dataset, read_dataset
 from fedmpi.data.staging import read_staged
 from fedmpi.errors import UserError
 
@@ -42,17 +45,7 @@ _CIFAR_MD5 = {
     "test_batch": "40351d587109b95175f43aff81a1287e",
 }
 
-SOURCES: dict[str, Callable[[DataConfig], Dataset]] = {}
-
-
-def source(name: str) -> Callable[[Callable[[DataConfig], Dataset]], Callable]:
-    """Register a function that loads a data set under a name of `data.dataset`."""
-
-    def register(function: Callable[[DataConfig], Dataset]) -> Callable:
-        SOURCES[name] = function
-        return function
-
-    return register
+dataset = DATASETS  # `dataset(name, keys...)` registers a function (config) -> Dataset
 
 
 def load_dataset(config: DataConfig, *, on_node: bool = False) -> Dataset:
@@ -67,7 +60,22 @@ def load_dataset(config: DataConfig, *, on_node: bool = False) -> Dataset:
             f"{config.root}/{config.dataset}.h5 is not there; make it with "
             f"`fedmpi data prepare {config.dataset} --root {config.root}`"
         )
-    return _checked(read_dataset(prepared) if prepared else SOURCES[config.dataset](config), config)
+    if prepared:
+        return _checked(read_dataset(prepared), config)
+    return _checked(DATASETS.get(config.dataset, _user_dataset)(config), config)
+
+
+def _user_dataset(config: DataConfig) -> Dataset:
+    """package.module:function() -> Dataset."""
+    from fedmpi.config.user_code import call_function
+
+    made = call_function(config.dataset, "data.dataset", {})
+    if not isinstance(made, Dataset):
+        raise UserError(
+            f'config data.dataset = "{config.dataset}": returned {type(made).__name__}; '
+            "expected fedmpi.data.prepared.Dataset"
+        )
+    return checked_dataset(made)
 
 
 def _checked(data: Dataset, config: DataConfig) -> Dataset:
@@ -81,19 +89,13 @@ def _checked(data: Dataset, config: DataConfig) -> Dataset:
 
 def prepared_file(config: DataConfig) -> Path | None:
     """The prepared file that `data.dataset` names or that lies in `data.root`; None without one."""
-    if config.dataset not in SOURCES:
-        return Path(config.dataset)
+    if config.dataset not in DATASETS:
+        return None if ":" in config.dataset else Path(config.dataset)
     path = Path(config.root) / f"{config.dataset}.h5"
     return path if config.dataset in DOWNLOADED and path.exists() else None
 
 
-@source("fashion-mini")
-def fashion_mini(config: DataConfig) -> Dataset:
-    """6,000 + 1,000 images of FashionMNIST, the first 600 + 100 of each label; shipped with fedmpi."""
-    return read_dataset(Path(__file__).with_name("fashion_mini.h5"))
-
-
-@source("fashion-mnist")
+@dataset("fashion-mnist")
 def fashion_mnist(config: DataConfig) -> Dataset:
     """FashionMNIST from IDX files below `data.root`, or from Debian's package."""
     root = Path(config.root)
@@ -104,7 +106,7 @@ def fashion_mnist(config: DataConfig) -> Dataset:
     raise _not_found("fashion-mnist", [root / "fashion-mnist.h5", *folders])
 
 
-@source("cifar-10")
+@dataset("cifar-10", defaults={"augment": True})
 def cifar_10(config: DataConfig) -> Dataset:
     """CIFAR-10 from the python batches below `data.root`."""
     root = Path(config.root)
@@ -112,6 +114,12 @@ def cifar_10(config: DataConfig) -> Dataset:
     if folder.is_dir():
         return read_cifar_10(folder)
     raise _not_found("cifar-10", [root / "cifar-10.h5", folder])
+
+
+@dataset("fashion-mini", has_no_file=True)
+def fashion_mini(config: DataConfig) -> Dataset:
+    """6,000 + 1,000 images of FashionMNIST, the first 600 + 100 of each label; shipped with fedmpi."""
+    return read_dataset(Path(__file__).with_name("fashion_mini.h5"))
 
 
 def _not_found(name: str, places: list[Path]) -> UserError:
@@ -202,7 +210,33 @@ def _check_md5(data: bytes, expected: str, path: Path) -> None:
         )
 
 
-@source("synthetic")
+@dataclass(frozen=True, kw_only=True)
+class SyntheticKeys:
+    """Of synthetic."""
+
+    train_samples: int = option(6000, "synthetic: training samples", at_least=1)
+    test_samples: int = option(1000, "synthetic: test samples", at_least=0)
+    num_classes: int = option(10, "synthetic: labels", at_least=2, at_most=1000)
+    shape: list[int] = option([1, 28, 28], "synthetic: shape of a sample", at_least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseKeys:
+    """Of synthetic and quadratic."""
+
+    noise_std: float | None = option(
+        None,
+        "noise around a class prototype (synthetic, default 0.25), or in each gradient "
+        "coordinate (quadratic, default 0)",
+        at_least=0,
+        otherwise=0.0,
+    )
+
+
+@dataset(
+    "synthetic", SyntheticKeys, NoiseKeys,
+    defaults={"noise_std": 0.25}, has_no_file=True, classes=lambda data: data.num_classes,
+)  # fmt: skip
 def synthetic(config: DataConfig) -> Dataset:
     """Class prototypes plus noise, as uint8 images of any shape. The same for every `run.seed`."""
     shape = tuple(config.shape)
@@ -237,7 +271,46 @@ def synthetic(config: DataConfig) -> Dataset:
     )
 
 
-@source("quadratic")
+@dataclass(frozen=True, kw_only=True)
+class QuadraticKeys:
+    """Of quadratic."""
+
+    centers: list[list[float]] | None = option(None, "quadratic: one z_n per client")
+
+
+def quadratic_misfit(config: Config) -> Iterator[Finding]:
+    """Data and model are both "quadratic", or neither is."""
+    if (config.data.dataset == "quadratic") != (config.model.name == "quadratic"):
+        yield (
+            "model.name",
+            f'"{config.model.name}" does not fit data.dataset = "{config.data.dataset}"; '
+            'data and model are both "quadratic" or neither is',
+        )
+
+
+def _quadratic_conflicts(config: Config) -> Iterator[Finding]:
+    yield from quadratic_misfit(config)
+    data, model = config.data, config.model
+    if data.centers is None:
+        yield "data.centers", "missing; quadratic data needs one list of numbers per client"
+        return
+    lengths = sorted({len(center) for center in data.centers})
+    if len(lengths) > 1:
+        yield "data.centers", f"centers have different lengths {lengths}; expected all the same"
+    if data.num_clients != len(data.centers):
+        yield (
+            "data.num_clients",
+            f"{data.num_clients} clients, but data.centers has {len(data.centers)}",
+        )
+    if model.name == "quadratic" and model.initial is not None and len(model.initial) != lengths[0]:
+        yield "model.initial", f"{len(model.initial)} numbers, but centers have {lengths[0]}"
+
+
+@dataset(
+    "quadratic", QuadraticKeys, NoiseKeys,
+    conflicts=_quadratic_conflicts, has_no_file=True, names_clients=True,
+    defaults={"noise_std": 0.0, "num_clients": lambda data: len(data.centers) if data.centers else None},
+)  # fmt: skip
 def quadratic(config: DataConfig) -> Dataset:
     """One sample per client, its center z_n: F_n(x) = |x - z_n|^2 / 2. There is no test set."""
     centers = np.array(config.centers, dtype=np.float64)

@@ -18,15 +18,15 @@ from fedmpi.experiments.signature import signature
 from fedmpi.experiments.tensorboard import EventFiles, remove_events
 from fedmpi.simulation.cadence import is_due
 from fedmpi.simulation.loop import Simulation
-from fedmpi.simulation.output import Outcome, Output
+from fedmpi.simulation.outcome import Outcome, Output
 from fedmpi.storage.checkpoint import (
     Checkpoint,
     remove_checkpoints,
     write_checkpoint,
     write_part,
 )
+from fedmpi.storage.columns import DIVERGED, OPTIONAL_TABLES, TABLES
 from fedmpi.storage.files import write_whole
-from fedmpi.storage.schema import DIVERGED, OPTIONAL_TABLES, TABLES
 from fedmpi.storage.writer import RunWriter
 
 _COLUMNS = {name: [c.name for c in columns] for name, columns in (TABLES | OPTIONAL_TABLES).items()}

@@ -13,13 +13,13 @@ import secrets
 from pathlib import Path
 
 from fedmpi.config import Config
+from fedmpi.config.effects import chosen
 from fedmpi.errors import UserError
 
 
 def named_functions(config: Config) -> list[str]:
     """Functions of the user's own that a config names."""
-    names = (config.model.name, config.participation.availability, config.algorithm.name)
-    return [name for name in names if ":" in name]
+    return [name for _, name, part in chosen(config) if part is None and ":" in name]
 
 
 def sign(config_text: str, run_id: str) -> str:

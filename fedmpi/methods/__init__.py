@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from fedmpi.config import Config
-from fedmpi.methods import (  # noqa: F401  they register themselves
-    adaptive,
-    fedau,
-    fedavg,
-    fedprox,
-    fedvarp,
-    focus,
-    mifa,
-    scaffold,
-    wait,
-)
-from fedmpi.methods.base import Method, Round, ServerState
-from fedmpi.methods.registry import METHODS, method
+from fedmpi.config.keys import Config
+from fedmpi.methods.base import METHODS, Method, Round, ServerState, method
+
+# They register themselves, in the order in which their names are listed.
+from fedmpi.methods import fedavg, wait, mifa, fedau, fedvarp, scaffold, fedprox, adaptive, focus  # isort: skip # noqa: F401
 
 __all__ = ["METHODS", "Method", "Round", "ServerState", "make_method", "method"]
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from fedmpi.methods.base import Method, Round, ServerState, Vectors
-from fedmpi.methods.registry import method
+from fedmpi.config.options import option
+from fedmpi.methods.base import Method, Round, ServerState, Vectors, method
 
 
-@method("fedavgm")
-class FedAvgM(Method):
-    """m <- beta m + d; x <- x + eta m: FedAvg with `server_momentum`, 0.9 if not given."""
+@dataclass(frozen=True, kw_only=True)
+class MomentKeys:
+    """Of fedadam and fedyogi."""
 
-    default_momentum = 0.9
+    beta1: float = option(0.9, "fedadam, fedyogi: of the first moment", at_least=0, at_most=1)
+    beta2: float = option(0.99, "fedadam, fedyogi: of the second moment", at_least=0, at_most=1)
+    tau: float = option(1e-3, "fedadam, fedyogi: added to the root", above=0)
 
 
-@method("fedadam")
+@method("fedadam", MomentKeys)
 class FedAdam(Method):
     """m <- b1 m + (1 - b1) d; v <- b2 v + (1 - b2) d^2; x <- x + eta m / (sqrt v + tau)."""
 
@@ -38,10 +42,17 @@ class FedAdam(Method):
         return beta2 * v + (1 - beta2) * squared
 
 
-@method("fedyogi")
+@method("fedyogi", MomentKeys)
 class FedYogi(FedAdam):
     """As FedAdam with v <- v - (1 - b2) d^2 sign(v - d^2)."""
 
     def second_moment(self, v: np.ndarray, squared: np.ndarray) -> np.ndarray:
         """Moves towards d^2 by at most (1 - b2) d^2."""
         return v - (1 - self.config.algorithm.beta2) * squared * np.sign(v - squared)
+
+
+@method("fedavgm")
+class FedAvgM(Method):
+    """m <- beta m + d; x <- x + eta m: FedAvg with `server_momentum`, 0.9 if not given."""
+
+    default_momentum = 0.9

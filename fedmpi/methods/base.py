@@ -14,7 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from fedmpi.config import Config
+from fedmpi.config.keys import Config
+from fedmpi.config.registry import METHODS
+
+method = METHODS  # `method(name, keys...)` registers a class
 
 Vectors = dict[str, np.ndarray]
 Local = dict[str, Any]  # name -> (clients, num_params): "update", and the method's tables and scratch
@@ -130,7 +133,7 @@ class Method:
 
     def amplify(self, state: ServerState, t: int) -> ServerState:
         """x_{t+1} = x_{t+1} + (eta - 1) u, with the eta of round t."""
-        eta = self.config.amplification(t)
+        eta = self.config.amplification_at(t)
         return replace(state, global_params=state.global_params + (eta - 1) * state.accumulated)
 
     def restart(self, state: ServerState, t: int) -> ServerState:

@@ -7,15 +7,24 @@ costs O(participants) at any N.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from fedmpi.methods.base import Method, Round, ServerState, Vectors
-from fedmpi.methods.registry import method
+from fedmpi.config.options import option
+from fedmpi.methods.base import Method, Round, ServerState, Vectors, method
 
 
-@method("fedau")
+@dataclass(frozen=True, kw_only=True)
+class FedAUKeys:
+    """Of fedau."""
+
+    cutoff: int | None = option(None, "fedau: K, longest interval recorded; default: none", at_least=1)
+
+
+@method("fedau", FedAUKeys)
 class FedAU(Method):
-    """x <- x + eta (1/N) sum_n w_n Delta_n; K is `cutoff`, without it intervals are never cut."""
+    """FedAU: x <- x + eta (1/N) sum_n w_n Delta_n; K is `cutoff`, without it intervals are never cut."""
 
     def initial_extras(self, num_params: int) -> Vectors:
         """The last participation of each client, and mean and number of its intervals."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from fedmpi.methods.base import Method
-from fedmpi.methods.registry import method
+from fedmpi.methods.base import Method, method
 
 
 @method("fedavg")
 class GeneralizedFedAvg(Method):
-    """Every participant takes I steps from x; x moves by the q-weighted sum of the updates."""
+    """Generalized FedAvg: participants take I steps from x; x moves by the q-weighted sum of updates."""

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from fedmpi.methods.base import Local, Method
-from fedmpi.methods.registry import method
+from fedmpi.config.options import option
+from fedmpi.methods.base import Local, Method, method
 
 
-@method("fedprox")
+@dataclass(frozen=True, kw_only=True)
+class FedProxKeys:
+    """Of fedprox."""
+
+    mu: float = option(0.01, "fedprox: pull towards x", at_least=0)
+
+
+@method("fedprox", FedProxKeys)
 class FedProx(Method):
-    """y <- y - gamma (g + mu (y - x)), and y - x is the update."""
+    """FedProx: y <- y - gamma (g + mu (y - x)), and y - x is the update."""
 
     steps_by_itself = True
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedmpi.methods.base import Local, Method, Round, ServerState, Vectors
-from fedmpi.methods.registry import method
+from fedmpi.methods.base import Local, Method, Round, ServerState, Vectors, method
 
 
 @method("fedvarp")
 class FedVarp(Method):
-    """y_n is the client's latest update, zero before the first."""
+    """FedVARP: variance reduction by remembered updates; y_n is a client's latest one, zero at first."""
 
     tables = ("memory",)
     client_sums = ("change",)

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from fedmpi.methods.base import Local, Method, Round, ServerState, Vectors
-from fedmpi.methods.registry import method
+from fedmpi.methods.base import Local, Method, Round, ServerState, Vectors, method
 
 
 @method("focus")
 class Focus(Method):
-    """h_n and the tracker Y are zero at first."""
+    """FOCUS: gradient tracking; h_n and the tracker Y are zero at first."""
 
     tables = ("last_gradient",)
     scratch = ("tracked",)

@@ -7,15 +7,30 @@ price of a FedAvg round.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 
-from fedmpi.methods.base import Local, Method, Round, ServerState, Vectors
-from fedmpi.methods.registry import method
+from fedmpi.config.keys import Config
+from fedmpi.config.options import option
+from fedmpi.config.registry import Finding
+from fedmpi.methods.base import Local, Method, Round, ServerState, Vectors, method
 
 
-@method("mifa")
+@dataclass(frozen=True, kw_only=True)
+class MifaKeys:
+    """Of mifa."""
+
+    warm_start: bool = option(True, "mifa: x waits until every client was seen once")
+
+
+@method("mifa", MifaKeys)
 class Mifa(Method):
-    """With `warm_start` x waits until every client has been seen once; else missing ones count as zero."""
+    """MIFA: the latest update of every client counts in every round.
+
+    With `warm_start` x waits until every client has been seen once; else missing ones count as zero.
+    """
 
     tables = ("memory",)
     client_sums = ("change",)
@@ -45,7 +60,17 @@ class Mifa(Method):
         return added, {"mean": mean, "seen": seen}
 
 
-@method("fedlaavg")
+def _fedlaavg_conflicts(config: Config) -> Iterator[Finding]:
+    selection = config.participation.selection
+    if selection != "least-recent":
+        yield (
+            "participation.selection",
+            f'"{selection}": algorithm.name = "fedlaavg" takes the clients absent for longest; '
+            'expected "least-recent"',
+        )
+
+
+@method("fedlaavg", conflicts=_fedlaavg_conflicts)
 class FedLaAvg(Mifa):
     """FedLaAvg (Yan et al., 2020): MIFA from zeros, on the K available clients absent for longest.
 

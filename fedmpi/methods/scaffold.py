@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from fedmpi.methods.base import Local, Method, Round, ServerState, Vectors
-from fedmpi.methods.registry import method
+from fedmpi.methods.base import Local, Method, Round, ServerState, Vectors, method
 
 
 @method("scaffold")
 class Scaffold(Method):
-    """c_n and c are zero at first."""
+    """SCAFFOLD: control variates against client drift; c_n and c are zero at first."""
 
     tables = ("control",)
     scratch = ("gradient_sum",)
@@ -48,7 +47,7 @@ class Scaffold(Method):
         return round.sums["weighted_sum"], {"control": control}
 
 
-@method("amplified-scaffold")
+@method("amplified-scaffold", reads_interval=True)
 class AmplifiedScaffold(Scaffold):
     """Amplified SCAFFOLD (Crawshaw & Liu, 2024): controls frozen within an interval of P rounds.
 

@@ -7,20 +7,50 @@ last have no participant. The warm-up takes whom participation gives.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 
-from fedmpi.config import Config
-from fedmpi.methods.base import Method, ServerState
-from fedmpi.methods.registry import method
+from fedmpi.config.keys import Config
+from fedmpi.config.options import option
+from fedmpi.config.registry import AVAILABILITIES, Finding
+from fedmpi.methods.base import Method, ServerState, method
 
 
-@method("wait-minibatch")
+@dataclass(frozen=True, kw_only=True)
+class WaitKeys:
+    """Of wait-minibatch and wait-full."""
+
+    wait_rounds: int | None = option(
+        None, "wait-*: rounds of a cycle; default: that of periodic availability", at_least=1
+    )
+
+
+def cycle_length(config: Config) -> int | None:
+    """Rounds of a cycle: given, or those after which availability repeats."""
+    if config.algorithm.wait_rounds is not None:
+        return config.algorithm.wait_rounds
+    cycle = AVAILABILITIES.fact(config.participation.availability, "cycle")
+    return cycle(config.participation) if cycle else None
+
+
+def _conflicts(config: Config) -> Iterator[Finding]:
+    if cycle_length(config) is None:
+        yield (
+            "algorithm.wait_rounds",
+            f'missing; "{config.algorithm.name}" needs the rounds of a cycle; expected an integer >= 1, '
+            'or participation.availability = "periodic"',
+        )
+
+
+@method("wait-minibatch", WaitKeys, conflicts=_conflicts)
 class WaitMinibatch(Method):
-    """All clients, on minibatches, in the last round of each cycle."""
+    """Waits for everybody: all clients, on minibatches, in the last round of each cycle."""
 
     def __init__(self, config: Config, num_clients: int) -> None:
         super().__init__(config, num_clients)
-        self.cycle = config.wait_rounds
+        self.cycle = cycle_length(config)
 
     def participants(
         self, state: ServerState, t: int, clients: np.ndarray, weights: np.ndarray
@@ -34,9 +64,9 @@ class WaitMinibatch(Method):
         return np.arange(self.num_clients), np.full(self.num_clients, 1 / self.num_clients)
 
 
-@method("wait-full")
+@method("wait-full", WaitKeys, conflicts=_conflicts)
 class WaitFull(WaitMinibatch):
-    """The same, with all of a client's data in each step."""
+    """As wait-minibatch, with all of a client's data in each step."""
 
     def uses_full_data(self, t: int) -> bool:
         """After the warm-up."""

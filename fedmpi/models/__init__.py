@@ -1,5 +1,8 @@
-"""What is trained: models (builtin.py), as one flat vector (flat.py), and their gradients (engines/)."""
+"""What is trained: models (builtin.py, losses.py), as one vector (flat.py), their gradients (engines/).
 
-from fedmpi.models.builtin import MODELS, build_model, may_be_random, model, sample_losses
+Importing this package does not load torch.
+"""
 
-__all__ = ["MODELS", "build_model", "may_be_random", "model", "sample_losses"]
+from fedmpi.models.builtin import MODELS, build_model, may_be_random, model
+
+__all__ = ["MODELS", "build_model", "may_be_random", "model"]

@@ -1,35 +1,29 @@
-"""Models: functions (config, input shape, number of classes, seed) -> torch module.
+"""Models: functions (config, input shape, number of classes) -> torch module.
 
-Invariant: a model's whole state is its parameters; a module with buffers (BatchNorm) is refused, since
-averaging running statistics is another algorithm than the one simulated.
+torch is loaded when a model is built, not before: reading a config needs names and keys only. Invariant:
+a model's whole state is its parameters; a module with buffers (BatchNorm) is refused, since averaging
+running statistics is another algorithm than the one simulated.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
-
-from fedmpi.config import Config
-from fedmpi.config.user_code import import_function
+from fedmpi.config.keys import Config
+from fedmpi.config.options import option
+from fedmpi.config.registry import MODELS
+from fedmpi.config.user_code import call_function
 from fedmpi.data import rng
+from fedmpi.data.sources import quadratic_misfit
 from fedmpi.errors import UserError
 
-Builder = Callable[[Config, tuple[int, ...], int], nn.Module]
-MODELS: dict[str, Builder] = {}
+if TYPE_CHECKING:
+    from torch import nn
 
-
-def model(name: str) -> Callable[[Builder], Builder]:
-    """Register a model under a name of `model.name`."""
-
-    def register(function: Builder) -> Builder:
-        MODELS[name] = function
-        return function
-
-    return register
+model = MODELS  # `model(name, keys...)` registers a function as above
 
 
 def may_be_random(config: Config) -> bool:
@@ -39,6 +33,8 @@ def may_be_random(config: Config) -> bool:
 
 def build_model(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """The model that `model.name` names, initialised from `run.seed`."""
+    import torch
+
     name = config.model.name
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.integer(config.run.seed, "initial-model"))
@@ -60,14 +56,11 @@ def build_model(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.
 
 def _user_model(name: str, shape: tuple[int, ...], num_classes: int, options: dict) -> nn.Module:
     """A model of the user's own: package.module:function(input_shape, num_classes, **options)."""
-    function = import_function(name, "model.name")
-    try:
-        module = function(input_shape=shape, num_classes=num_classes, **options)
-    except Exception as error:
-        raise UserError(
-            f'config model.name = "{name}": calling it with input_shape={shape}, '
-            f"num_classes={num_classes}, options={options} raised {type(error).__name__}: {error}"
-        ) from error
+    from torch import nn
+
+    given = {"input_shape": shape, "num_classes": num_classes, **options}
+    shown = f"input_shape={shape}, num_classes={num_classes}, options={options}"
+    module = call_function(name, "model.name", given, shown)
     if not isinstance(module, nn.Module):
         raise UserError(
             f'config model.name = "{name}": returned {type(module).__name__}; expected torch.nn.Module'
@@ -77,6 +70,8 @@ def _user_model(name: str, shape: tuple[int, ...], num_classes: int, options: di
 
 def kaiming(module: nn.Sequential) -> nn.Sequential:
     """Kaiming normal (relu) with zero bias for all but the last layer, which keeps PyTorch's default."""
+    from torch import nn
+
     layers = [m for m in module if isinstance(m, nn.Conv2d | nn.Linear)]
     for layer in layers[:-1]:
         nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
@@ -86,6 +81,8 @@ def kaiming(module: nn.Sequential) -> nn.Sequential:
 
 def _cnn(widths: tuple[int, int, int], dense: tuple[int, ...]) -> nn.Sequential:
     """Two 5x5 convolutions with ReLU and 2x2 max-pooling, then dense layers."""
+    from torch import nn
+
     inputs, first, second = widths
     layers: list[nn.Module] = [
         nn.Conv2d(inputs, first, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
@@ -122,6 +119,8 @@ def cnn_cifar(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.Mo
 @model("cnn-small")
 def cnn_small(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """One 5x5 convolution of 64 filters with stride 2, ReLU, dense: Crawshaw & Liu's for CIFAR-10."""
+    from torch import nn
+
     _require_shape(config, shape, (3, 32, 32))
     return kaiming(
         nn.Sequential(
@@ -133,12 +132,23 @@ def cnn_small(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.Mo
 @model("logistic")
 def logistic(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """Multinomial logistic regression."""
+    from torch import nn
+
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), num_classes))
 
 
-@model("mlp")
+@dataclass(frozen=True, kw_only=True)
+class MlpKeys:
+    """Of mlp."""
+
+    hidden: list[int] = option([200], "mlp: widths of the hidden layers", at_least=1)
+
+
+@model("mlp", MlpKeys)
 def mlp(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """Dense layers of `model.hidden` widths with ReLU."""
+    from torch import nn
+
     widths = [math.prod(shape), *config.model.hidden, num_classes]
     layers: list[nn.Module] = [nn.Flatten()]
     for width, next_width in itertools.pairwise(widths):
@@ -146,26 +156,16 @@ def mlp(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return kaiming(nn.Sequential(*layers[:-1]))
 
 
-class Quadratic(nn.Module):
-    """F(x; z) = |x - z|^2 / 2, one value per sample z."""
+@dataclass(frozen=True, kw_only=True)
+class QuadraticModelKeys:
+    """Of quadratic."""
 
-    def __init__(self, initial: list[float]) -> None:
-        super().__init__()
-        self.x = nn.Parameter(torch.tensor(initial, dtype=torch.float64))
-
-    def forward(self, centers: Tensor) -> Tensor:
-        """Per-sample losses."""
-        return 0.5 * (self.x - centers).square().sum(dim=1)
+    initial: list[float] | None = option(None, "quadratic: x_0; default: zeros")
 
 
-@model("quadratic")
+@model("quadratic", QuadraticModelKeys, conflicts=quadratic_misfit)
 def quadratic(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """The appendix's problem: the parameter is x itself."""
+    from fedmpi.models.losses import Quadratic
+
     return Quadratic(config.model.initial or [0.0] * shape[0])
-
-
-def sample_losses(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Loss of each sample: cross-entropy of logits, or the outputs where the model gives losses itself."""
-    if outputs.dim() == 1:
-        return outputs
-    return nn.functional.cross_entropy(outputs, labels, reduction="none")

@@ -1,9 +1,9 @@
 """Who takes part in round t, and with what weight q_t^n.
 
-Three questions: who could take part (availability.py; by chance: chance.py, markov.py; from a file:
-trace.py), who of those does (selection.py), with what weight (weighting.py); or all answered by a file
-(schedule.py). Invariant: `weights(t)` is the same on every rank without a message, since all randomness
-is addressed by (seed, purpose, round).
+Three questions: who could take part (availability.py; by chance: chance.py, markov.py, sinusoidal.py;
+from a file: traces.py), who of those does (selection.py), with what weight (weighting.py); or all answered
+by a file (schedule.py). Invariant: `weights(t)` is the same on every rank without a message, since all
+randomness is addressed by (seed, purpose, round).
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from fedmpi.config import Config
-from fedmpi.participation import chance, markov, traces  # noqa: F401  they register themselves
+from fedmpi.config.keys import Config
+from fedmpi.config.registry import SELECTIONS, WEIGHTINGS
 from fedmpi.participation.availability import make_availability
-from fedmpi.participation.schedule import read_schedule
-from fedmpi.participation.selection import SELECTIONS
-from fedmpi.participation.weighting import WEIGHTINGS
+
+# They register themselves, in the order in which their names are listed.
+from fedmpi.participation import chance, markov, sinusoidal, traces  # isort: skip # noqa: F401
+from fedmpi.participation import selection, schedule, weighting  # isort: skip # noqa: F401
 
 if TYPE_CHECKING:
     from fedmpi.data.partition import ClientLabels
@@ -101,6 +102,6 @@ def make_participation(
 ) -> Participation:
     """The participation that a config describes; `labels` for what depends on the clients' label mix."""
     who = config.participation
-    if who.selection == "schedule":
-        return read_schedule(who.schedule, num_clients)
+    if SELECTIONS.fact(who.selection, "gives_weights"):
+        return SELECTIONS[who.selection](config, num_clients)
     return SelectedParticipation(config, num_clients, labels)

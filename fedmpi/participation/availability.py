@@ -7,12 +7,12 @@ availability that must remember something to answer quickly gives it to the chec
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedmpi.config import ParticipationConfig
+from fedmpi.config.keys import ParticipationConfig
+from fedmpi.config.registry import AVAILABILITIES
 from fedmpi.errors import UserError
 
 if TYPE_CHECKING:
@@ -49,18 +49,10 @@ class Availability:
         return ""
 
 
-Maker = Callable[[ParticipationConfig, int, int, "ClientLabels | None"], Availability]
-AVAILABILITIES: dict[str, Maker] = {}
-
-
-def availability(name: str) -> Callable:
-    """Register a class (config, num_clients, seed, labels) under a name of `participation.availability`."""
-
-    def register(kind: Callable) -> Callable:
-        AVAILABILITIES[name] = kind
-        return kind
-
-    return register
+# `availability(name, keys...)` registers a class (config, num_clients, seed, labels). Facts that others ask
+# for: `knows_probability`; `is_by_chance(config)`, whether chance decides; `is_cheap` to look far ahead;
+# `cycle(config)`, rounds after which it repeats.
+availability = AVAILABILITIES
 
 
 def make_availability(
@@ -71,7 +63,7 @@ def make_availability(
     return kind(config, num_clients, seed, labels)
 
 
-@availability("always")
+@availability("always", knows_probability=True, is_cheap=True)
 class Always(Availability):
     """Everybody, in every round."""
 

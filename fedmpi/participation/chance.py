@@ -1,4 +1,4 @@
-"""Availability by chance, drawn afresh in each round: bernoulli, sinusoidal, and groups that take turns.
+"""Availability drawn afresh in each round: groups that take turns, and bernoulli.
 
 Invariant: round t is drawn from one stream addressed by (seed, t), so rounds may be asked for in any
 order and again.
@@ -7,14 +7,23 @@ order and again.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedmpi.config import ParticipationConfig
+from fedmpi.config.keys import Config, ParticipationConfig
+from fedmpi.config.options import option
+from fedmpi.config.registry import Finding
 from fedmpi.data import rng
 from fedmpi.participation.availability import Availability, availability
-from fedmpi.participation.probabilities import client_probabilities, draw_clients
+from fedmpi.participation.probabilities import (
+    ProbabilityKeys,
+    client_probabilities,
+    draw_clients,
+    probability_conflicts,
+)
 
 if TYPE_CHECKING:
     from fedmpi.data.partition import ClientLabels
@@ -46,47 +55,38 @@ class Drawn(Availability):
         raise NotImplementedError
 
 
-@availability("bernoulli")
-class Bernoulli(Drawn):
-    """Each client by itself, in each round anew, with its own probability."""
+@dataclass(frozen=True, kw_only=True)
+class PeriodicKeys:
+    """Of periodic."""
 
-    def _draw(self, t: int, draws: np.random.Generator) -> np.ndarray:
-        return draw_clients(draws, self._num_clients, self._highest, self._probability.__getitem__)
-
-    def probability(self, t: int, clients: np.ndarray) -> np.ndarray:
-        """The same in all rounds."""
-        return self._probability[clients]
-
-
-@availability("sinusoidal")
-class Sinusoidal(Drawn):
-    """A day rhythm: p_n(t) = mean_n + amplitude * sin(2 pi (t / rounds_per_day + phase_n)), cut to [0, 1].
-
-    Phases are strewn evenly over `phase_spread` of the day: 1 is a world of all time zones, 0 one place.
-    """
-
-    def __init__(
-        self, config: ParticipationConfig, num_clients: int, seed: int, labels: ClientLabels | None = None
-    ) -> None:
-        super().__init__(config, num_clients, seed, labels)
-        self._rounds_per_day = config.rounds_per_day
-        self._amplitude = config.amplitude
-        self._highest = min(self._highest + config.amplitude, 1.0)
-        phases = config.phase_spread * rng.stream(seed, "phase").random(num_clients)
-        # sin(a + b) from sines of the phases: no sine of N numbers in every round.
-        self._sines, self._cosines = np.sin(2 * np.pi * phases), np.cos(2 * np.pi * phases)
-
-    def _draw(self, t: int, draws: np.random.Generator) -> np.ndarray:
-        return draw_clients(draws, self._num_clients, self._highest, lambda n: self.probability(t, n))
-
-    def probability(self, t: int, clients: np.ndarray | slice) -> np.ndarray:
-        """That of the time of day."""
-        hour = 2 * np.pi * (t % self._rounds_per_day) / self._rounds_per_day
-        swing = np.sin(hour) * self._cosines[clients] + np.cos(hour) * self._sines[clients]
-        return np.clip(self._probability[clients] + self._amplitude * swing, 0, 1)
+    num_groups: int | None = option(
+        None, "periodic: groups that take turns", at_least=1, needed="an integer >= 1"
+    )
+    rounds_per_group: int | None = option(
+        None, "periodic: rounds of a turn", at_least=1, needed="an integer >= 1"
+    )
+    random_offset: bool = option(False, "periodic: shorten the first turn at random")
 
 
-@availability("periodic")
+def _periodic_conflicts(config: Config) -> Iterator[Finding]:
+    num_groups, num_clients = config.participation.num_groups, config.data.num_clients
+    if num_clients and (num_groups or 0) > num_clients:
+        yield "participation.num_groups", f"{num_groups} groups for {num_clients} clients"
+    yield from probability_conflicts(config, is_needed=False)
+
+
+def _has_probability(who: ParticipationConfig) -> bool:
+    return who.probability is not None or who.probability_from is not None
+
+
+def _cycle(who: ParticipationConfig) -> int | None:
+    return who.num_groups * who.rounds_per_group if who.num_groups and who.rounds_per_group else None
+
+
+@availability(
+    "periodic", PeriodicKeys, ProbabilityKeys, conflicts=_periodic_conflicts,
+    knows_probability=True, is_by_chance=_has_probability, is_cheap=True, cycle=_cycle,
+)  # fmt: skip
 class Periodic(Drawn):
     """Groups of contiguous clients take turns of `rounds_per_group` rounds.
 
@@ -97,7 +97,7 @@ class Periodic(Drawn):
     def __init__(
         self, config: ParticipationConfig, num_clients: int, seed: int, labels: ClientLabels | None = None
     ) -> None:
-        self._is_certain = config.probability is None and config.probability_from is None
+        self._is_certain = not _has_probability(config)
         if not self._is_certain:
             super().__init__(config, num_clients, seed, labels)
         bounds = -(-np.arange(config.num_groups + 1) * num_clients // config.num_groups)
@@ -128,3 +128,18 @@ class Periodic(Drawn):
         group = self._group(t)
         mine = self._probability[group[0] : group[-1] + 1]
         return group[draw_clients(draws, len(group), self._highest, mine.__getitem__)]
+
+
+@availability(
+    "bernoulli", ProbabilityKeys, conflicts=probability_conflicts,
+    knows_probability=True, is_by_chance=lambda who: True,
+)  # fmt: skip
+class Bernoulli(Drawn):
+    """Each client by itself, in each round anew, with its own probability."""
+
+    def _draw(self, t: int, draws: np.random.Generator) -> np.ndarray:
+        return draw_clients(draws, self._num_clients, self._highest, self._probability.__getitem__)
+
+    def probability(self, t: int, clients: np.ndarray) -> np.ndarray:
+        """The same in all rounds."""
+        return self._probability[clients]

@@ -1,26 +1,101 @@
-"""Availability by a chain of two states for each client: who is there tends to stay, who is away too.
+"""Availability by a chain of two states for each client: clients tend to keep their state.
 
-Invariant: the chain starts in its stationary law, and step t is drawn from one stream addressed by
-(seed, t); rounds are asked for in ascending order, and an earlier one is computed again from the start.
+Invariant: the chain starts from its stationary distribution, and step t is drawn from one stream addressed
+by (seed, t); rounds are asked for in ascending order, an earlier one is computed again from the start.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedmpi.config import ParticipationConfig
+from fedmpi.config.keys import Config, ParticipationConfig
+from fedmpi.config.options import option
+from fedmpi.config.registry import Finding
 from fedmpi.data import rng
 from fedmpi.errors import UserError
 from fedmpi.participation.availability import Availability, availability
-from fedmpi.participation.probabilities import client_probabilities, draw_clients, per_client
+from fedmpi.participation.probabilities import (
+    ProbabilityKeys,
+    client_probabilities,
+    draw_clients,
+    length_conflicts,
+    per_client,
+    probability_conflicts,
+)
 
 if TYPE_CHECKING:
     from fedmpi.data.partition import ClientLabels
 
 
-@availability("markov")
+@dataclass(frozen=True, kw_only=True)
+class MarkovKeys:
+    """Of markov."""
+
+    to_active: float | list[float] | None = option(
+        None,
+        "markov: chance that an absent client comes back in a round; with probability the highest one",
+        at_least=0,
+        at_most=1,
+        needed="a number, or one for each client",
+    )
+    to_inactive: float | list[float] | None = option(
+        None, "markov: chance that a present client leaves in a round", at_least=0, at_most=1
+    )
+
+
+def _markov_conflicts(config: Config) -> Iterator[Finding]:
+    """to_active, and one thing that says how long clients stay."""
+    yield from probability_conflicts(config, is_needed=False)
+    for key in ("to_active", "to_inactive"):
+        yield from length_conflicts(config, key)
+    who = config.participation
+    long_run = who.probability is not None or who.probability_from is not None
+    if long_run and who.to_inactive is not None:
+        yield (
+            "participation.to_inactive",
+            "follows from to_active and the probability in the long run, which is given too; "
+            "set to_inactive, or probability (or probability_from)",
+        )
+    if not long_run and who.to_inactive is None:
+        yield (
+            "participation.to_inactive",
+            'missing; availability = "markov" needs it, or the share of rounds in the long run as '
+            "probability or probability_from; expected a number, or one for each client",
+        )
+    if who.to_active is None:
+        return
+    # A chain that never moves has no distribution to start from.
+    active = _as_list(who.to_active)
+    if long_run and 0 in active:
+        problem = "0 with a probability: the client would never change; expected above 0"
+        yield "participation.to_active", problem
+    elif not long_run and who.to_inactive is not None:
+        inactive = _as_list(who.to_inactive)
+        length = max(len(active), len(inactive))
+        pairs = zip(_stretched(active, length), _stretched(inactive, length), strict=False)
+        if (0, 0) in pairs:
+            yield (
+                "participation.to_active",
+                "0 together with to_inactive = 0: the client would never change; expected one above 0",
+            )
+
+
+def _as_list(value: float | list[float]) -> list[float]:
+    return value if isinstance(value, list) else [value]
+
+
+def _stretched(values: list[float], length: int) -> list[float]:
+    return values * length if len(values) == 1 else values
+
+
+@availability(
+    "markov", MarkovKeys, ProbabilityKeys, conflicts=_markov_conflicts,
+    knows_probability=True, is_by_chance=lambda who: True,
+)  # fmt: skip
 class Markov(Availability):
     """Absent clients come with probability to_active in a round, present ones leave with to_inactive.
 
@@ -57,7 +132,7 @@ class Markov(Availability):
         return self._available
 
     def probability(self, t: int, clients: np.ndarray) -> np.ndarray:
-        """The stationary law, which holds in each round."""
+        """The stationary distribution, which holds in each round."""
         return self._stationary[clients]
 
     def state(self) -> dict[str, np.ndarray]:
@@ -106,5 +181,5 @@ def _refuse_stuck(total: np.ndarray) -> None:
         client = int(np.flatnonzero(total == 0)[0])
         raise UserError(
             f"config participation.to_active: client {client} has to_active = to_inactive = 0, a chain "
-            "without a stationary law; expected one of them above 0"
+            "without a stationary distribution; expected one of them above 0"
         )

@@ -6,12 +6,15 @@ given; a number for all clients takes no memory, and few expected clients cost n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedmpi.config import ParticipationConfig
+from fedmpi.config.keys import Config, ParticipationConfig
+from fedmpi.config.options import option
+from fedmpi.config.registry import Finding
 from fedmpi.data import rng
 from fedmpi.errors import UserError
 
@@ -19,6 +22,72 @@ if TYPE_CHECKING:
     from fedmpi.data.partition import ClientLabels
 
 _SPARSE = 0.02  # below this share of clients, drawing who is cheaper than asking everybody
+
+
+def _by_labels(config: Config) -> bool:
+    return config.participation.probability_from == "labels"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbabilityKeys:
+    """Of every availability by chance."""
+
+    probability: float | list[float] | None = option(
+        None,
+        "chance that a client is there, one number or one per client: bernoulli; periodic, in its turn "
+        "(default 1); sinusoidal, mean of the day; markov, in the long run",
+        at_least=0,
+        at_most=1,
+    )
+    probability_from: str | None = option(
+        None, "draw each client's probability from its labels, as FedAU does", choices=("labels",)
+    )
+    mean_probability: float = option(
+        0.1, "labels: mean over an even mix of labels", above=0, at_most=1, has_effect=_by_labels
+    )
+    min_probability: float = option(
+        0.02, "labels: lower limit of a probability", above=0, at_most=1, has_effect=_by_labels
+    )
+    label_concentration: float = option(
+        0.1,
+        "labels: Dirichlet parameter of what labels contribute; small = uneven",
+        above=0,
+        has_effect=_by_labels,
+    )
+
+
+def probability_conflicts(config: Config, *, is_needed: bool = True) -> Iterator[Finding]:
+    """Where the probability comes from: one source, no less (if it is needed) and no more."""
+    who = config.participation
+    if who.probability is not None and who.probability_from is not None:
+        problem = f'"{who.probability_from}" clashes with participation.probability; set one of them'
+        yield "participation.probability_from", problem
+    if is_needed and who.probability is None and who.probability_from is None:
+        yield (
+            "participation.probability",
+            f'missing; availability = "{who.availability}" needs it, or probability_from = "labels"; '
+            "expected a number, or one for each client",
+        )
+    if who.probability_from == "labels" and config.data.dataset == "quadratic":
+        problem = '"labels" needs data with labels, which "quadratic" has not; use probability'
+        yield "participation.probability_from", problem
+    if who.probability_from == "labels" and who.min_probability > who.mean_probability:
+        yield (
+            "participation.min_probability",
+            f"{who.min_probability} exceeds mean_probability = {who.mean_probability}",
+        )
+    yield from length_conflicts(config, "probability")
+
+
+def length_conflicts(config: Config, key: str) -> Iterator[Finding]:
+    """A list has one number for each client."""
+    value, num_clients = getattr(config.participation, key), config.data.num_clients
+    if num_clients and isinstance(value, list) and len(value) != num_clients:
+        yield (
+            f"participation.{key}",
+            f"{len(value)} numbers for data.num_clients = {num_clients}; expected one number, or "
+            "one for each client",
+        )
 
 
 def per_client(config: ParticipationConfig, key: str, num_clients: int) -> np.ndarray:

@@ -8,10 +8,16 @@ no participant. Invariant: every row is checked before the first round.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from fedmpi.config.keys import Config
+from fedmpi.config.options import option
+from fedmpi.config.registry import Finding
+from fedmpi.participation.selection import selection
 from fedmpi.participation.tables import read_table
 
 
@@ -68,3 +74,32 @@ def read_schedule(path: str | Path, num_clients: int) -> Schedule:
     repeated[order[1:][again]] = True
     table.refuse(repeated, "client listed twice in a round; expected one row for each")
     return Schedule(rounds, clients, weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleKeys:
+    """Of schedule."""
+
+    schedule: str | None = option(
+        None,
+        "schedule: file of round, client, weight (.csv or .h5)",
+        may_change=True,  # where it lies; its contents are checked
+    )
+
+
+def _conflicts(config: Config) -> Iterator[Finding]:
+    who = config.participation
+    if who.schedule is None:
+        yield "participation.schedule", 'missing; selection = "schedule" needs a .csv or .h5 file'
+    if who.availability != "always":
+        yield (
+            "participation.availability",
+            f'"{who.availability}" cannot be combined with selection = "schedule", '
+            'which says itself who takes part; use "always"',
+        )
+
+
+@selection("schedule", ScheduleKeys, conflicts=_conflicts, gives_weights=True)
+def scheduled(config: Config, num_clients: int) -> Schedule:
+    """Who takes part, and with what weight, as a file says."""
+    return read_schedule(config.participation.schedule, num_clients)

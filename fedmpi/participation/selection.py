@@ -6,9 +6,37 @@ ascending order.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 
+from fedmpi.config.keys import Config
+from fedmpi.config.options import option
+from fedmpi.config.registry import SELECTIONS, Finding
 from fedmpi.data import rng
+
+# `selection(name, keys...)` registers a class (clients_per_round, num_clients, seed). A fact that others
+# ask for: `gives_weights`, where it says itself who takes part and with what weight.
+selection = SELECTIONS
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountKeys:
+    """Of every selection of S clients."""
+
+    clients_per_round: int | None = option(
+        None,
+        "S, for uniform, permutation and least-recent",
+        at_least=1,
+        needed="an integer >= 1",
+    )
+
+
+def _count_conflicts(config: Config) -> Iterator[Finding]:
+    count, num_clients = config.participation.clients_per_round, config.data.num_clients
+    if count is not None and num_clients and count > num_clients:
+        yield "participation.clients_per_round", f"{count} exceeds data.num_clients = {num_clients}"
 
 
 class Memoryless:
@@ -22,6 +50,7 @@ class Memoryless:
         """Nothing to restore."""
 
 
+@selection("all")
 class All(Memoryless):
     """Every available client."""
 
@@ -33,6 +62,7 @@ class All(Memoryless):
         return available
 
 
+@selection("uniform", CountKeys, conflicts=_count_conflicts)
 class Uniform(Memoryless):
     """S of the available at random without repetition, independently in every round."""
 
@@ -48,6 +78,7 @@ class Uniform(Memoryless):
         return np.sort(available[draws.choice(len(available), self._count, replace=False, shuffle=False)])
 
 
+@selection("permutation", CountKeys, conflicts=_count_conflicts)
 class Permutation:
     """S of the available in a random order: all of them once before any again (regularized).
 
@@ -108,6 +139,7 @@ class Permutation:
         self._queue = order
 
 
+@selection("least-recent", CountKeys, conflicts=_count_conflicts)
 class LeastRecent:
     """S of the available that took part longest ago, those who never did first; ties at random."""
 
@@ -133,11 +165,3 @@ class LeastRecent:
     def restore(self, state: dict[str, np.ndarray], available: np.ndarray, turn: int) -> None:
         """Go on."""
         self._last = state["last"]
-
-
-SELECTIONS = {
-    "all": All,
-    "uniform": Uniform,
-    "permutation": Permutation,
-    "least-recent": LeastRecent,
-}

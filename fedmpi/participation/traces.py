@@ -7,11 +7,13 @@ an interval may then run over the period's end into its beginning.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedmpi.config import ParticipationConfig
+from fedmpi.config.keys import ParticipationConfig
+from fedmpi.config.options import option
 from fedmpi.participation.availability import Availability, availability
 from fedmpi.participation.schedule import digest_of
 from fedmpi.participation.tables import read_table
@@ -20,7 +22,22 @@ if TYPE_CHECKING:
     from fedmpi.data.partition import ClientLabels
 
 
-@availability("trace")
+@dataclass(frozen=True, kw_only=True)
+class TraceKeys:
+    """Of trace."""
+
+    trace: str | None = option(
+        None,
+        "trace: file of client, start, end (.csv or .h5)",
+        needed="a .csv or .h5 file",
+        may_change=True,  # where it lies; its contents are checked
+    )
+    trace_period: int | None = option(
+        None, "trace: rounds after which it repeats; default: never", at_least=1
+    )
+
+
+@availability("trace", TraceKeys, is_cheap=True)
 class Trace(Availability):
     """Who is available by the intervals of a file.
 

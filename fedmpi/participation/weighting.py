@@ -5,31 +5,53 @@ Invariant: one weight for each client given, all above 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from fedmpi.config.keys import Config
+from fedmpi.config.registry import AVAILABILITIES, WEIGHTINGS, Finding
+
 Chances = Callable[[], np.ndarray]
 Weighting = Callable[[np.ndarray, int, Chances], np.ndarray]
+weighting = WEIGHTINGS  # `weighting(name, keys...)` registers a function (clients, num_clients, chances)
 
 
+@weighting("equal")
 def equal(clients: np.ndarray, num_clients: int, chances: Chances) -> np.ndarray:
     """1 / participants."""
     return np.full(len(clients), 1 / max(len(clients), 1))
 
 
+@weighting("all")
 def by_all(clients: np.ndarray, num_clients: int, chances: Chances) -> np.ndarray:
     """1 / N."""
     return np.full(len(clients), 1 / num_clients)
 
 
+def _inverse_conflicts(config: Config) -> Iterator[Finding]:
+    """1 / (N * probability) needs to know the probability of taking part."""
+    who = config.participation
+    if not AVAILABILITIES.fact(who.availability, "knows_probability"):
+        known = [p.name for p in AVAILABILITIES.parts() if p.facts.get("knows_probability")]
+        names = ", ".join(f'"{name}"' for name in known)
+        yield (
+            "participation.weighting",
+            f'"inverse-probability" needs a known probability, which availability = "{who.availability}" '
+            f'has not; use one of {names}, or weighting = "equal" or "all"',
+        )
+        return
+    is_by_chance = AVAILABILITIES.fact(who.availability, "is_by_chance")
+    if who.selection != "all" and is_by_chance and is_by_chance(who):
+        yield (
+            "participation.weighting",
+            f'"inverse-probability" with selection = "{who.selection}": the chance to be chosen depends on '
+            'how many others are available by chance; use selection = "all", or an availability without '
+            'chance ("always", "periodic" without probability)',
+        )
+
+
+@weighting("inverse-probability", conflicts=_inverse_conflicts)
 def inverse_probability(clients: np.ndarray, num_clients: int, chances: Chances) -> np.ndarray:
     """1 / (N * probability of taking part): 1/N in expectation, for every client that ever comes."""
     return 1 / (num_clients * chances())
-
-
-WEIGHTINGS: dict[str, Weighting] = {
-    "equal": equal,
-    "all": by_all,
-    "inverse-probability": inverse_probability,
-}

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from fedmpi.data.evaluation import EvalData
-from fedmpi.models import sample_losses
 from fedmpi.models.flat import FlatModel
+from fedmpi.models.losses import sample_losses
 from fedmpi.mpi import Comm
 
 

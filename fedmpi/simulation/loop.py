@@ -26,12 +26,12 @@ from fedmpi.simulation.aggregate import NonFiniteUpdateError
 from fedmpi.simulation.cadence import is_due
 from fedmpi.simulation.clock import Stopwatch, peak_memory_mb
 from fedmpi.simulation.evaluate import Evaluator
-from fedmpi.simulation.output import Listener, Outcome, Output, divergence
+from fedmpi.simulation.outcome import Listener, Outcome, Output, divergence
 from fedmpi.simulation.probe import Probe
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.simulation.training import Training
 from fedmpi.storage.checkpoint import Checkpoint
-from fedmpi.storage.schema import DIVERGED, DONE, STOPPED
+from fedmpi.storage.columns import DIVERGED, DONE, STOPPED
 
 _NOWHERE = Output()
 
@@ -135,7 +135,7 @@ class Simulation:
             except NonFiniteUpdateError as error:
                 t = self.completed
                 status = DIVERGED
-                diverged = divergence(t, error.client, self.comm.size, self.config.local_lr(t))
+                diverged = divergence(t, error.client, self.comm.size, self.config.local_lr_at(t))
                 break
             self.completed += 1
             self._after_round(output, listener)
@@ -170,7 +170,7 @@ class Simulation:
         # Who takes part, and with what weight: the same answer on every rank.
         clients, weights = self.participation.weights(t)
         clients, weights = method.participants(self.state, t, clients, weights)
-        round = Round(t, clients, weights, self.config.local_lr(t))
+        round = Round(t, clients, weights, self.config.local_lr_at(t))
         self._observe_if_due(round, output)
 
         # Lines 3-8: participants take I local steps from x_t; their updates are summed over all ranks.
@@ -188,7 +188,7 @@ class Simulation:
         # Lines 11-14: after P rounds x_{t+1} = x_{t+1} + (eta - 1) u, then t_0 = t + 1 and u = 0.
         is_amplification = False
         if method.interval_ends(state, t):
-            is_amplification = self.config.amplification(t) != 1
+            is_amplification = self.config.amplification_at(t) != 1
             if is_amplification:
                 self._evaluate_amplification(output, t + 1, state.global_params, is_after=False)
             if is_amplification and self.comm.is_root:

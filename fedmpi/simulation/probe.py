@@ -20,8 +20,8 @@ from fedmpi.data import rng
 from fedmpi.data.ownership import owned_by, owner_of, place_of
 from fedmpi.data.shard import ClientData, Work
 from fedmpi.errors import UserError
-from fedmpi.models import sample_losses
 from fedmpi.models.flat import FlatModel
+from fedmpi.models.losses import sample_losses
 from fedmpi.mpi import Comm
 from fedmpi.simulation.aggregate import WeightedSum
 from fedmpi.theory import deviations_of_gram

@@ -1,4 +1,4 @@
-"""Result files: their layout (schema.py), writing (writer.py, rank 0 only), reading (reader.py).
+"""Result files: their layout (columns.py), writing (writer.py, rank 0 only), reading (reader.py).
 
 Reading needs neither torch nor MPI.
 """

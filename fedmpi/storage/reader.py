@@ -13,8 +13,8 @@ import h5py
 import numpy as np
 
 from fedmpi.errors import UserError
+from fedmpi.storage.columns import ADDED_LATER, FORMAT, FORMAT_VERSION, OPTIONAL_TABLES, TABLES
 from fedmpi.storage.files import check_harmless
-from fedmpi.storage.schema import ADDED_LATER, FORMAT, FORMAT_VERSION, OPTIONAL_TABLES, TABLES
 
 if TYPE_CHECKING:
     import pandas

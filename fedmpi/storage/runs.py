@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmpi.errors import UserError
+from fedmpi.storage.columns import TABLES
 from fedmpi.storage.reader import Run, load_run, open_run, read_table
-from fedmpi.storage.schema import TABLES
 
 if TYPE_CHECKING:
     import pandas

@@ -16,9 +16,9 @@ import h5py
 import numpy as np
 
 from fedmpi.errors import UserError
+from fedmpi.storage.columns import FORMAT, FORMAT_VERSION, OPTIONAL_TABLES, RUNNING, TABLES, Column
 from fedmpi.storage.files import replacing
 from fedmpi.storage.reader import peek
-from fedmpi.storage.schema import FORMAT, FORMAT_VERSION, OPTIONAL_TABLES, RUNNING, TABLES, Column
 
 _FLUSH_SECONDS = 2.0
 _FLUSH_SHARE = 0.01  # of the time may go into flushing

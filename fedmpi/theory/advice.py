@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedmpi import theory
-from fedmpi.config import Config
+from fedmpi.config import AVAILABILITIES, Config
 from fedmpi.participation import Participation
 
 _MOST_WEIGHTS = 25 * 10**5
@@ -75,7 +75,7 @@ def _rounds_to_see(config: Config, num_clients: int) -> int:
     if who.clients_per_round:
         cycle = max(cycle, math.ceil(num_clients / who.clients_per_round))
     wanted = min(max(_FEWEST, 4 * config.algorithm.amplify_every, 2 * cycle), _MOST)
-    is_cheap = who.availability in ("always", "periodic", "trace") or who.selection == "schedule"
+    is_cheap = AVAILABILITIES.fact(who.availability, "is_cheap") or who.selection == "schedule"
     return wanted if is_cheap else min(wanted, _MOST_VISITS // num_clients)
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedmpi.config import SECTIONS, validate
+from fedmpi.config import sections, validate
 from fedmpi.data.prepared import Dataset, write_dataset
 from fedmpi.errors import UserError
 from fedmpi.storage.checkpoint import Checkpoint, write_checkpoint
@@ -42,7 +42,7 @@ def check(worker: Worker, what: str, good: set[str], *contents: bytes) -> None:
 
 TEXTS = [SMALL, *(path.read_text() for path in sorted((ROOT / "configs").glob("*.toml")))]
 KEYS = sorted(
-    {f"{section}.{key}" for section, kind in SECTIONS.items() for key in kind.__dataclass_fields__}
+    {f"{section}.{key}" for section, kind in sections().items() for key in kind.__dataclass_fields__}
 )
 ODD = [
     "", "0", "-1", "1", "2", "7", "1e400", "-0.0", "nan", "inf", "0.5", "1e-320", str(2**63),

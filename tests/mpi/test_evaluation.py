@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedmpi.config import validate
-from fedmpi.experiments.run import start
+from fedmpi.experiments.lifecycle import start
 from fedmpi.mpi import Comm
 from fedmpi.simulation import evaluate as evaluation
 from fedmpi.storage.reader import Run, load_run

@@ -13,9 +13,9 @@ from fedmpi.data.partition import Partition
 from fedmpi.data.shard import ClientData, Work
 from fedmpi.errors import ClientError
 from fedmpi.methods import Method, Round
-from fedmpi.models.builtin import Quadratic
 from fedmpi.models.engines.autograd import OneByOne
 from fedmpi.models.flat import FlatModel
+from fedmpi.models.losses import Quadratic
 from fedmpi.simulation.client import LocalTrainer
 from tests.conftest import SMALL, minibatches
 

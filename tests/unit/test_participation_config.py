@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedmpi.config.rules import unused_keys
+from fedmpi.config.effects import unused_keys
 from tests.unit.test_config import BASE, QUADRATIC, edit, parse, problems_of
 
 PLAIN = edit(BASE, ('selection = "uniform"', ""), ("clients_per_round = 3", ""))
@@ -68,7 +68,7 @@ CLASHES = {
     ),
     "no amplitude": (
         {"availability": "sinusoidal", "probability": 0.1, "rounds_per_day": 24},
-        ["participation.amplitude: missing", '"sinusoidal"', "a number >= 0 <= 1"],
+        ["participation.amplitude: missing", '"sinusoidal"', "a number from 0 to 1"],
     ),
     "no day": (
         {"availability": "sinusoidal", "probability": 0.1, "amplitude": 0.1},
@@ -113,11 +113,11 @@ CLASHES = {
     ),
     "above one": (
         {"availability": "bernoulli", "probability": 1.5},
-        ["participation.probability = 1.5: expected a number >= 0 <= 1, or a list of numbers >= 0 <= 1"],
+        ["participation.probability = 1.5: expected a number from 0 to 1, or a list of numbers from 0"],
     ),
     "one above one": (
         {"availability": "bernoulli", "probability": [0.5, 2]},
-        ["participation.probability = [0.5, 2.0]: expected a number >= 0 <= 1, or a list"],
+        ["participation.probability = [0.5, 2.0]: expected a number from 0 to 1, or a list"],
     ),
     "words": (
         {"availability": "bernoulli", "probability": "often"},

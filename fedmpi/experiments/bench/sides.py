@@ -22,7 +22,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedmpi.config import Config, validate
-from fedmpi.experiments.run import prepare
+from fedmpi.experiments.lifecycle import prepare
 from fedmpi.mpi import Comm
 from fedmpi.simulation.loop import Simulation
 

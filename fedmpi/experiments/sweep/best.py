@@ -10,8 +10,8 @@ from typing import Any
 
 from fedmpi.errors import EXIT_DONE, UserError, did_you_mean
 from fedmpi.experiments.sweep.store import METRICS, Store
+from fedmpi.storage.columns import DONE
 from fedmpi.storage.reader import load_table
-from fedmpi.storage.schema import DONE
 
 
 @dataclass(frozen=True)

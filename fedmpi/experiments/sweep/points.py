@@ -11,11 +11,12 @@ import itertools
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from fedmpi.config import MAY_CHANGE, SECTIONS, Config, validate
+from fedmpi.config import Config, may_change, sections, validate
+from fedmpi.config.effects import default_of
 from fedmpi.config.toml import toml_value
 from fedmpi.errors import ConfigError, did_you_mean
 
@@ -93,15 +94,14 @@ def experiment(config: Config) -> dict[str, Any]:
 
     Those at their default are left out: a later version of fedmpi, with more keys, finds the same settings.
     """
-    flat = {}
+    flat, changeable = {}, set(may_change())
     for section in fields(config):
         chosen = getattr(config, section.name)
         for key in fields(chosen) if chosen is not None else ():
             value = getattr(chosen, key.name)
-            default = key.default if key.default is not MISSING else key.default_factory()
-            if value != default or key.metadata["required"]:
+            if value != default_of(key) or key.metadata["required"]:
                 flat[f"{section.name}.{key.name}"] = value
-    return {key: value for key, value in flat.items() if key not in MAY_CHANGE}
+    return {key: value for key, value in flat.items() if key not in changeable}
 
 
 def different_keys(stored: Config, wanted: Config) -> list[str]:
@@ -158,14 +158,14 @@ def _problems(sweep: dict[str, Any], source: str) -> Iterator[str]:
 
 def _key_problems(what: str, key: str, source: str) -> Iterator[str]:
     section, _, name = key.partition(".")
-    known = [f"{s}.{f.name}" for s, kind in SECTIONS.items() for f in fields(kind)]
+    known = [f"{s}.{f.name}" for s, kind in sections().items() for f in fields(kind)]
     if key in ("run.seed", "run.name"):
         yield f"sweep {what}: the sweep sets it; " + (
             f"use seeds = [...] ({source})" if key == "run.seed" else f"give cases a name ({source})"
         )
     elif key not in known:
-        near = known if section not in SECTIONS else [k for k in known if k.startswith(f"{section}.")]
-        hint = did_you_mean(key, near) if name and section in SECTIONS else 'expected "section.key"'
+        near = known if section not in sections() else [k for k in known if k.startswith(f"{section}.")]
+        hint = did_you_mean(key, near) if name and section in sections() else 'expected "section.key"'
         yield f"sweep {what}: unknown key; {hint} ({source})"
 
 
@@ -173,7 +173,7 @@ def _flat(table: dict[str, Any]) -> dict[str, Any]:
     """Settings by "section.key", whether written so or as tables of tables."""
     flat = {}
     for key, value in table.items():
-        if key in SECTIONS and isinstance(value, dict):
+        if key in sections() and isinstance(value, dict):
             flat |= {f"{key}.{inner}": inside for inner, inside in value.items()}
         else:
             flat[key] = value

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from fedmpi.config import Config
 from fedmpi.errors import EXIT_DONE
-from fedmpi.experiments.run import prepare
+from fedmpi.experiments.lifecycle import prepare
 from fedmpi.experiments.sweep.points import Point
 from fedmpi.mpi import Comm
 from fedmpi.results.text import duration

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from fedmpi.config import Config
 from fedmpi.errors import UserError
-from fedmpi.experiments.run import ResumePlan, go_on, plan_resume, start
+from fedmpi.experiments.lifecycle import ResumePlan, go_on, plan_resume, start
 from fedmpi.experiments.sweep.points import Point, experiment
 from fedmpi.mpi import Comm
-from fedmpi.simulation.output import Listener
+from fedmpi.simulation.outcome import Listener
 from fedmpi.simulation.stopping import StopRequest
+from fedmpi.storage.columns import DIVERGED
 from fedmpi.storage.files import write_contended
 from fedmpi.storage.lock import writer_lock
-from fedmpi.storage.schema import DIVERGED
 
 # Of [algorithm], what the warm-up uses too. Of [run], what decides which rows and models are stored.
 _USED = ("local_steps", "batch_size", "engine", "clip_norm")

@@ -13,19 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmpi.config import MAY_CHANGE, Config
+from fedmpi.config import Config, may_change
 from fedmpi.config.toml import toml_value
 from fedmpi.errors import UserError
-from fedmpi.experiments.run import fork, go_on, plan_resume, start
+from fedmpi.experiments.lifecycle import fork, go_on, plan_resume, start
 from fedmpi.experiments.sweep.claims import Claim, is_held, take
 from fedmpi.experiments.sweep.points import Point, different_keys
 from fedmpi.experiments.sweep.store import FAILED, Outcome, Store, outcome_of, stored_config
 from fedmpi.experiments.sweep.warmup import do_warmup, is_ready, plan_fork
 from fedmpi.mpi import Comm
-from fedmpi.simulation.output import Listener
+from fedmpi.simulation.outcome import Listener
 from fedmpi.simulation.stopping import StopRequest
+from fedmpi.storage.columns import STOPPED
 from fedmpi.storage.lock import writer_lock
-from fedmpi.storage.schema import STOPPED
 from fedmpi.storage.writer import check_target
 
 
@@ -190,7 +190,7 @@ def _changes(path: Path, point: Point) -> list[str]:
         )
     return [
         f"{key}={toml_value(_get(point.config, key))}"
-        for key in MAY_CHANGE
+        for key in may_change()
         if _get(point.config, key) not in (None, _get(stored, key))
     ]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedmpi.models import sample_losses
 from fedmpi.models.flat import FlatModel
+from fedmpi.models.losses import sample_losses
 
 
 class OneByOne:

@@ -14,8 +14,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx, nn
 
-from fedmpi.models import sample_losses
 from fedmpi.models.flat import FlatModel
+from fedmpi.models.losses import sample_losses
 
 _FEW_CHANNELS = 16
 _RELUS = (nn.functional.relu, torch.relu, torch.relu_, "relu", "relu_")

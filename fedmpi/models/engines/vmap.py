@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedmpi.models import sample_losses
 from fedmpi.models.flat import FlatModel, aligned_rows
+from fedmpi.models.losses import sample_losses
 
 
 class Vectorised:

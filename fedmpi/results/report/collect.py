@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from fedmpi.results.groups import Group
+from fedmpi.storage.columns import DIVERGED, RUNNING, STOPPED
 from fedmpi.storage.reader import Run
-from fedmpi.storage.schema import DIVERGED, RUNNING, STOPPED
 
 METRICS = {
     "train_loss": "Training loss",

@@ -13,9 +13,9 @@ import numpy as np
 from fedmpi.results.groups import Group, value_text
 from fedmpi.results.report import collect
 from fedmpi.results.text import duration
+from fedmpi.storage.columns import DONE
 from fedmpi.storage.reader import Run
 from fedmpi.storage.runs import flat_config
-from fedmpi.storage.schema import DONE
 
 CURVES = """<section id="curves"><h2>Curves</h2>
 <div class="controls">

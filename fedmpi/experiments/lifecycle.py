@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmpi.config import MAY_CHANGE, Config, validate
+from fedmpi.config import Config, may_change, validate
 from fedmpi.errors import UserError
 from fedmpi.experiments.signature import require_own
 from fedmpi.experiments.tensorboard import require_tensorboard
 from fedmpi.mpi import Comm
 from fedmpi.storage.checkpoint import Checkpoint, newest_checkpoint, read_part
+from fedmpi.storage.columns import DIVERGED
 from fedmpi.storage.reader import read_attributes
-from fedmpi.storage.schema import DIVERGED
 
 if TYPE_CHECKING:
     from fedmpi.experiments.result_file import ResultFile
@@ -124,10 +124,10 @@ def plan_resume(path: Path, overrides: Sequence[str], *, trust: bool = False) ->
     stored = read_attributes(path)
     for override in overrides:
         key = override.partition("=")[0].strip()
-        if key not in MAY_CHANGE:
+        if key not in may_change():
             raise UserError(
                 f"--set {override}: cannot change when a run goes on, the results would mix two "
-                f"experiments; start a new run, or change one of {', '.join(MAY_CHANGE)}"
+                f"experiments; start a new run, or change one of {', '.join(may_change())}"
             )
     config = validate.parse(stored["config"], f"{path} (its config)", overrides)
     if not trust:

@@ -1,0 +1,123 @@
+"""What must hold between config keys, and which keys have an effect: asked of the parts that were chosen.
+
+Invariant: each finding names one key, says what it clashes with and what would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields
+from typing import Any
+
+from fedmpi.config.keys import Config, sections
+from fedmpi.config.registry import PARTITIONS, REGISTRIES, Finding, Part, Registry
+from fedmpi.config.toml import toml_value
+
+
+def chosen(config: Config) -> Iterator[tuple[Registry, str, Part | None]]:
+    """Each kind of part, the name that the config gives, and the part; None for a user's own."""
+    for registry in REGISTRIES.values():
+        name = getattr(getattr(config, registry.section), registry.name)
+        yield registry, name, registry.part(name)
+
+
+def conflicts(config: Config) -> Iterator[Finding]:
+    """Combinations that cannot work, as (key, problem)."""
+    yield from _conflicts_between_sections(config)
+    for registry, name, part in chosen(config):
+        if part is None or not _has_effect(config, registry.section, registry.name):
+            continue
+        yield from _missing(config, registry, name, part)
+        if part.conflicts:
+            yield from part.conflicts(config)
+
+
+def _conflicts_between_sections(config: Config) -> Iterator[Finding]:
+    run, data, warmup = config.run, config.data, config.warmup
+    if warmup and warmup.num_rounds > run.num_rounds:
+        problem = f"{warmup.num_rounds} rounds of warm-up exceed run.num_rounds = {run.num_rounds}"
+        yield "warmup.num_rounds", problem
+    knows_clients = PARTITIONS.fact(data.partition, "knows_clients")
+    if data.num_clients is None and not knows_clients and _has_effect(config, "data", "partition"):
+        yield "data.num_clients", "missing; N, the number of clients; expected an integer >= 1"
+    if run.cuda_aware and run.device == "cpu":
+        yield "run.cuda_aware", 'true needs run.device = "auto" or "cuda", it is "cpu"'
+    if config.algorithm.lr_schedule == "step" and config.algorithm.lr_halve_every is None:
+        problem = 'missing; lr_schedule = "step" needs it; expected an integer >= 1'
+        yield "algorithm.lr_halve_every", problem
+
+
+def _missing(config: Config, registry: Registry, name: str, part: Part) -> Iterator[Finding]:
+    """Keys that the part cannot do without."""
+    given = getattr(config, registry.section)
+    for record in part.keys:
+        for key in fields(record):
+            if key.metadata["needed"] and getattr(given, key.name) is None:
+                yield (
+                    f"{registry.section}.{key.name}",
+                    f'missing; {registry.name} = "{name}" needs it; expected {key.metadata["needed"]}',
+                )
+
+
+def _has_effect(config: Config, section: str, key: str) -> bool:
+    """Whether this experiment reads a key."""
+    if section == "algorithm" and ":" in config.algorithm.name:
+        return True  # a user's own method may read any key
+    owners = [r for r in REGISTRIES.values() if r.section == section and _declares(r, key)]
+    if owners and not any(_is_read(config, registry, key) for registry in owners):
+        return False
+    rule = next(f for f in fields(sections()[section]) if f.name == key).metadata
+    return rule["has_effect"] is None or bool(rule["has_effect"](config))
+
+
+def _declares(registry: Registry, key: str) -> bool:
+    return any(key in part.key_names for part in registry.parts())
+
+
+def _is_read(config: Config, registry: Registry, key: str) -> bool:
+    part = registry.part(getattr(getattr(config, registry.section), registry.name))
+    return part is not None and key in part.key_names
+
+
+def unused_keys(config: Config) -> list[str]:
+    """Keys set away from their default that this combination does not read, one sentence each."""
+    return [
+        f"{section}.{key.name} has no effect with the other settings"
+        for section, key, value in _keys(config)
+        if value not in (default_of(key), key.metadata["otherwise"])
+        and not _has_effect(config, section, key.name)
+    ]
+
+
+def config_text(config: Config, *, everything: bool) -> str:
+    """The resolved config for people: the keys that have an effect, and how to see all of them."""
+    if everything:
+        return config.to_toml()
+    shown = effective_toml(config)
+    hidden = config.to_toml().count(" = ") - shown.count(" = ")
+    return (
+        f"{shown}# {hidden} keys without effect are not shown; see them with --all\n" if hidden else shown
+    )
+
+
+def effective_toml(config: Config) -> str:
+    """The resolved config without the keys that have no effect."""
+    lines: list[str] = []
+    for section, key, value in _keys(config):
+        if f"[{section}]" not in lines:
+            lines += [""] * bool(lines) + [f"[{section}]"]
+        if value is not None and _has_effect(config, section, key.name):
+            lines.append(f"{key.name} = {toml_value(value)}")
+    return "\n".join([*lines, ""])
+
+
+def default_of(key: Field) -> Any:
+    """The value of a key that is not given."""
+    return key.default if key.default is not MISSING else key.default_factory()
+
+
+def _keys(config: Config) -> Iterator[tuple[str, Field, Any]]:
+    for section in fields(config):
+        record = getattr(config, section.name)
+        for key in fields(record) if record is not None else ():
+            yield section.name, key, getattr(record, key.name)
