@@ -39,7 +39,7 @@ WRONG = {
     "too small": ("algorithm", "local_steps", 0, "less than the minimum"),
     "too large": ("data", "similarity", 1.5, "greater than the maximum"),
     "unknown name": ("algorithm", "name", "fedavgg", "fedavgg"),
-    "what a part needs": (
+    "what a part needs": ("participation", "availability", "periodic", "'num_groups' is a required"),
         "participation",
         "availability",
         "periodic",
