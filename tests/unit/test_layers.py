@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+ROOT = Path(__file__).resolve().parents[2]
 
 # From top to bottom: a module may import its own layer and those to its right.
 LAYERS = (

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from fedmpi.errors.moved import MOVED
-from tests.conftest import ROOT
+
+ROOT = Path(__file__).resolve().parents[2]
 
 OLD_MODULES = (ROOT / "tests" / "data" / "version-0.1" / "modules.txt").read_text().split()
 KEPT = [
