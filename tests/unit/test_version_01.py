@@ -109,6 +109,14 @@ def test_a_run_is_resumed_with_the_bits_of_version_01(fedmpi_cli, folder):
     assert run.attributes["run_id"] == fedmpi.load_run(DATA / "scaffold.h5").attributes["run_id"]
 
 
+def test_the_selection_of_a_checkpoint_is_used(fedmpi_cli, folder):
+    """Resumed to round 14: from round 8 on it matters who waits in the queue of the checkpoint."""
+    longer = ("--set", "run.num_rounds=14")
+    assert_done(fedmpi_cli("resume", folder / "scaffold.h5", *longer))
+    assert_done(fedmpi_cli("run", folder / "scaffold.toml", "--out", folder / "whole.h5", *longer))
+    assert_same(*(fedmpi.load_run(folder / f"{name}.h5") for name in ("scaffold", "whole")))
+
+
 def test_the_config_gives_the_bits_of_version_01(fedmpi_cli, folder):
     """The same config, run from the start by this version, is the run of version 0.1."""
     assert_done(fedmpi_cli("run", folder / "scaffold.toml", "--out", folder / "again.h5"))
