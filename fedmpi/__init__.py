@@ -8,8 +8,11 @@ Importing this package starts nothing: no MPI, no torch, no thread. Reading resu
 >>> table = fedmpi.load_runs("DIR")       # doctest: +SKIP
 """
 
+from fedmpi.errors.moved import watch_for_old_names
 from fedmpi.storage.reader import Run, load_run
 from fedmpi.storage.runs import load_runs
 
 __version__ = "0.1.0"
 __all__ = ["Run", "__version__", "load_run", "load_runs"]
+
+watch_for_old_names()

@@ -9,7 +9,7 @@ import platform
 import uuid
 from typing import Any
 
-import fedmpi
+from fedmpi import __version__
 from fedmpi.config import Config
 from fedmpi.mpi import Comm
 from fedmpi.mpi.device import device_name, gpu_id, missed_gpus, visible_gpus
@@ -22,7 +22,7 @@ def describe_job(comm: Comm, config: Config, device: Any) -> dict[str, Any]:
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return {
         "config": config.to_toml(),
-        "creator": f"fedmpi {fedmpi.__version__}",
+        "creator": f"fedmpi {__version__}",
         "run_id": comm.on_root(lambda: uuid.uuid4().hex),
         "created_utc": created,
         "seed": config.run.seed,

@@ -33,7 +33,11 @@ class Participation(Protocol):
         """Ids of the clients that could take part in round t, in ascending order."""
 
     def weights(self, t: int) -> tuple[np.ndarray, np.ndarray]:
-        """(clients, weights) of round t: ids in ascending order, and q_t^n > 0 of each."""
+        """(clients, weights) of round t: ids in ascending order, and q_t^n > 0 of each.
+
+        The same round again gives the same answer. An earlier one is a RuntimeError where the selection
+        depends on the rounds before. The arrays are remembered: do not write into them.
+        """
 
     def state(self) -> dict[str, np.ndarray]:
         """What a checkpoint must hold for `weights` to go on."""
@@ -55,6 +59,9 @@ class SelectedParticipation:
         self._weighting = WEIGHTINGS[who.weighting]
         self._per_round = None if who.selection == "all" else who.clients_per_round
         self._num_clients = num_clients
+        self._goes_forward_only = bool(self._selection.state())
+        self._round = -1  # asked for last, or the last one before a checkpoint, whose answer is not known
+        self._answer: tuple[np.ndarray, np.ndarray] | None = None
 
     def available(self, t: int) -> np.ndarray:
         """Who could take part in round t."""
@@ -62,8 +69,17 @@ class SelectedParticipation:
 
     def weights(self, t: int) -> tuple[np.ndarray, np.ndarray]:
         """(clients, weights) of round t."""
+        if t == self._round and self._answer:
+            return self._answer
+        if t <= self._round and self._goes_forward_only:
+            raise RuntimeError(
+                f"weights({t}) asked for after round {self._round}: this selection depends on the rounds "
+                "before and goes forward only; ask in ascending order, or make the participation anew"
+            )
         clients = self._selection.select(t, self.available(t), self._availability.turn(t))
-        return clients, self._weighting(clients, self._num_clients, lambda: self._chances(t, clients))
+        weights = self._weighting(clients, self._num_clients, lambda: self._chances(t, clients))
+        self._round, self._answer = t, (clients, weights)
+        return self._answer
 
     def _chances(self, t: int, clients: np.ndarray) -> np.ndarray:
         """The probability of these clients to take part in round t.
@@ -85,6 +101,7 @@ class SelectedParticipation:
         """Go on with round t."""
         if not state or t == 0:
             return
+        self._round, self._answer = t - 1, None
         own = {name: value for name, value in state.items() if name.startswith(_PREFIX)}
         self._availability.restore({name.removeprefix(_PREFIX): value for name, value in own.items()})
         others = {name: value for name, value in state.items() if name not in own}
