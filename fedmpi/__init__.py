@@ -6,13 +6,39 @@ Importing this package starts nothing: no MPI, no torch, no thread. Reading resu
 >>> run = fedmpi.load_run("RUN.h5")       # doctest: +SKIP
 >>> run.eval.plot("round", "train_loss")  # doctest: +SKIP
 >>> table = fedmpi.load_runs("DIR")       # doctest: +SKIP
+
+Simulations from Python, in one process or under `mpirun -n R python script.py`:
+
+>>> run = fedmpi.run("first.toml", {"algorithm.local_lr": 0.1}, out="a.h5")  # doctest: +SKIP
 """
+
+from typing import TYPE_CHECKING, Any
 
 from fedmpi.errors.moved import watch_for_old_names
 from fedmpi.storage.reader import Run, load_run
 from fedmpi.storage.runs import load_runs
 
+if TYPE_CHECKING:
+    from fedmpi.experiments.api import advise, check, resume, run, sweep
+
 __version__ = "0.1.0"
-__all__ = ["Run", "__version__", "load_run", "load_runs"]
+__all__ = [
+    "Run", "__version__", "advise", "check", "load_run", "load_runs", "resume", "run", "sweep",
+]  # fmt: skip
 
 watch_for_old_names()
+
+_SERVICES = ("advise", "check", "resume", "run", "sweep")
+
+
+def __getattr__(name: str) -> Any:
+    """What starts simulations is loaded when it is first used."""
+    if name in _SERVICES:
+        from fedmpi.experiments import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(_SERVICES))

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedmpi.cli.participation import participation_of
 from fedmpi.config import Config, validate
-from fedmpi.errors import UserError
+from fedmpi.experiments.advising import adviser_of
+from fedmpi.experiments.advising import measure as measured
 from fedmpi.results.plots.style import figure_target
-from fedmpi.theory.advice import Adviser, Known, known_of_quadratic, look_ahead
-
-if TYPE_CHECKING:
-    import numpy as np
+from fedmpi.theory.advice import Adviser, Known
 
 _TERMS = {
     "start": "8 F/(gamma eta I T): the way from x_0",
@@ -38,53 +35,21 @@ def advise(
         figure_target(plot, "--plot")  # a bad name is told before the work
     if not at and not measure:
         config = validate.load(config_path, overrides)
-        known = known_of_quadratic(config) if config.data.dataset == "quadratic" else None
-        return _tell(config, known, config_path, as_json=as_json, plot=plot)
+        return _tell(config, None, config_path, as_json=as_json, plot=plot)
 
     from fedmpi import mpi
+    from fedmpi.experiments.progress import Progress
 
     with mpi.session() as comm:
         config = comm.on_root(lambda: validate.load(config_path, overrides))
-        known = _measured(comm, config, at)
+        progress = Progress(unit="clients") if comm.is_root else None
+        known = measured(comm, config, at, progress)
         comm.try_on_root(lambda: _tell(config, known, config_path, as_json=as_json, plot=plot))
     return 0
 
 
-def _measured(comm: Any, config: Config, at: str | None) -> Known:
-    """Collective. Constants at the model of a result file, or at x_0."""
-    from fedmpi.cli.progress import Progress
-    from fedmpi.experiments.lifecycle import prepare
-    from fedmpi.simulation.outcome import Listener
-
-    simulation, _ = prepare(comm, config)
-    x, where = simulation.state.global_params, "x_0"
-    if at:
-        x, where = comm.on_root(lambda: _params_of(at)), at
-        if len(x) != len(simulation.state.global_params):
-            raise UserError.on_all_ranks(
-                f"--at {at}: its model has {len(x):,} parameters, the config's "
-                f"{len(simulation.state.global_params):,}; give a run of this config",
-                2,
-            )
-    steps = simulation.probe.steps
-    progress = Progress(steps, unit="clients") if comm.is_root else Listener()
-    found = simulation.probe.measure(x, progress.round_done)
-    progress.ended(steps)
-    return Known(
-        f"estimates at a point: {where}", found.smoothness, found.sigma2, found.gap, found.d2,
-        found.deviations,
-    )  # fmt: skip
-
-
-def _params_of(path: str) -> np.ndarray:
-    from fedmpi.storage.reader import load_run
-
-    return load_run(path).global_params
-
-
 def _tell(config: Config, known: Known | None, path: str, *, as_json: bool, plot: str | None) -> int:
-    participation, num_clients = participation_of(config)
-    adviser = Adviser(config, look_ahead(config, participation, num_clients), known)
+    adviser = adviser_of(config, known)
     report = adviser.report()
     if plot:
         from fedmpi.results.plots.advice_figure import plot_advice

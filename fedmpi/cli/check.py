@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import numpy as np
-
-from fedmpi.config import Config, validate
-from fedmpi.config.effects import config_text, unused_keys
-from fedmpi.data.ownership import owner_of
-from fedmpi.data.partition import ClientLabels, Partition, make_partition
-from fedmpi.data.prepared import Dataset
-from fedmpi.data.sources import load_dataset
-from fedmpi.methods import Method, make_method
-from fedmpi.models import build_model
-from fedmpi.participation import make_participation
-from fedmpi.participation.survey import Survey, rounds_to_see, survey, survey_lines
+from fedmpi.config import validate
+from fedmpi.config.effects import config_text
+from fedmpi.experiments.preview import preview
 from fedmpi.results.plots.participation_figure import plot_participation
 from fedmpi.results.plots.style import figure_target
-from fedmpi.results.text import bytes_text
-from fedmpi.simulation.aggregate import wave_size
-from fedmpi.simulation.client_tables import available_bytes, table_bytes
 
 
 def check(
@@ -36,86 +23,13 @@ def check(
     if plot:
         figure_target(plot, "--plot")  # a bad name is told before the work
     config = validate.load(config_path, overrides)
-    data = load_dataset(config.data)
-    partition = make_partition(
-        data.train_labels, data.train_clients, data.num_classes, config.data, config.run.seed
-    )
-    model = build_model(config, data.shape, data.num_classes)
-    num_params = sum(p.numel() for p in model.parameters())
-    labels = ClientLabels(partition, data.train_labels, data.num_classes)
-    seen = participation_survey(config, partition.num_clients, labels)
-    most = int(seen.participants.max())
-
+    found = preview(config, num_ranks)
     print(config_text(config, everything=everything))
-    for note in unused_keys(config):
+    for note in found.notes:
         print(f"note: {note}")
-    print(f"{config_path}: valid")
-    print(
-        f"\ndata           {data.name}: {len(data.train_labels):,} train, {len(data.test_labels):,} test "
-        f"samples of shape {data.shape}\n"
-        f"model          {config.model.name}: {num_params:,} parameters"
-    )
-    print("\n".join(ownership_summary(config, data, partition, num_params, most, num_ranks)))
-    for line in table_lines(config, make_method(config, partition.num_clients), num_params, num_ranks):
-        print(line)
-    print("\n".join(survey_lines(seen)))
+    print(f"{config_path}: valid\n")
+    print("\n".join(found.lines))
     if plot:
-        plot_participation(seen, f"Participation of {config.run.name}", plot)
+        plot_participation(found.survey, f"Participation of {config.run.name}", plot)
         print(f"picture        {plot}")
     return 0
-
-
-def participation_survey(config: Config, num_clients: int, labels: ClientLabels) -> Survey:
-    """Who takes part in the first rounds."""
-    window = config.algorithm.amplify_every
-    rounds = rounds_to_see(config.run.num_rounds, num_clients, window)
-    return survey(make_participation(config, num_clients, labels), num_clients, rounds, window)
-
-
-def ownership_summary(
-    config: Config, data: Dataset, partition: Partition, num_params: int, most: int, num_ranks: int
-) -> list[str]:
-    """Lines on what each rank owns, holds in memory and sends."""
-    ranks = owner_of(np.arange(partition.num_clients), num_ranks)
-    clients = np.bincount(ranks, minlength=num_ranks)
-    samples = np.bincount(ranks, weights=partition.sizes, minlength=num_ranks).astype(int)
-    lines = [f"ownership      by stride: rank r of {num_ranks} owns clients r, r + {num_ranks}, ..."]
-    for rank in range(min(num_ranks, 4)):
-        lines.append(f"               rank {rank}: {clients[rank]:,} clients, {samples[rank]:,} samples")
-    if num_ranks > 4:
-        lines.append(f"               ... up to {samples.max():,} samples on a rank")
-    # Samples: the clients' own, and the rank's share of the evaluation sets.
-    share = math.ceil((len(data.train_labels) + len(data.test_labels)) / num_ranks)
-    sample_bytes = data.train_inputs[:1].nbytes + 8
-    held = (int(samples.max()) + share) * sample_bytes
-    # Vectors: x, u and sums in float64 and int64; y, x and one update a client in working precision.
-    width = 8 if config.run.dtype == "float64" else 4
-    updates = math.ceil(min(most, wave_size(num_params)) / num_ranks)
-    vectors = num_params * (5 * 8 + (2 + updates) * width)
-    amplified = config.algorithm.amplification != 1
-    broadcast = 8 * num_params / config.algorithm.amplify_every if amplified else 0
-    return [
-        *lines,
-        f"memory         a rank: {bytes_text(held)} of samples, {bytes_text(vectors)} of vectors, besides "
-        "Python and torch (about 300 MB)",
-        f"communication  a round: {bytes_text(8 * num_params)} summed over ranks"
-        + (f", {bytes_text(broadcast)} broadcast on average" if amplified else ""),
-    ]
-
-
-def table_lines(config: Config, method: Method, num_params: int, num_ranks: int) -> list[str]:
-    """Lines on what the clients of a rank remember, with the arithmetic; none for most methods."""
-    if not method.tables:
-        return []
-    owned, width = math.ceil(method.num_clients / num_ranks), 8 if config.run.dtype == "float64" else 4
-    needed, room = table_bytes(len(method.tables), owned, num_params, width), available_bytes()
-    lines = [
-        f"tables         a rank, once all clients were seen: {len(method.tables)} x {owned:,} clients x "
-        f"{num_params:,} parameters x {width} bytes = {bytes_text(needed)} ({', '.join(method.tables)})"
-    ]
-    if room is not None and needed > room:
-        lines.append(
-            f"               more than the {bytes_text(room)} available on this machine: use more ranks "
-            "on several nodes, fewer clients or a smaller model"
-        )
-    return lines

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedmpi.config import Config, validate
-from fedmpi.participation import Participation, make_participation
+from fedmpi.config import validate
+from fedmpi.experiments.advising import participation_of
+from fedmpi.participation import Participation
 from fedmpi.participation.tables import table_target, write_table
 
 
@@ -37,22 +38,6 @@ def write_participation(
         f'participation.schedule = "{target}"'
     )
     return 0
-
-
-def participation_of(config: Config) -> tuple[Participation, int]:
-    """(participation, number of clients); the data are read only where who takes part depends on them."""
-    num_clients = config.data.num_clients
-    if num_clients is not None and config.participation.probability_from is None:
-        return make_participation(config, num_clients), num_clients
-    from fedmpi.data.partition import ClientLabels, make_partition
-    from fedmpi.data.sources import load_dataset
-
-    data = load_dataset(config.data)
-    partition = make_partition(
-        data.train_labels, data.train_clients, data.num_classes, config.data, config.run.seed
-    )
-    labels = ClientLabels(partition, data.train_labels, data.num_classes)
-    return make_participation(config, partition.num_clients, labels), partition.num_clients
 
 
 def realised(participation: Participation, rounds: int) -> dict[str, np.ndarray]:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from fedmpi import mpi
 from fedmpi.cli.banner import banner, summary
-from fedmpi.cli.progress import Progress
 from fedmpi.config import validate
 from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_STOPPED
 from fedmpi.experiments.lifecycle import Prepared, go_on, nothing_to_do, plan_resume, start
+from fedmpi.experiments.progress import Progress
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.storage.columns import DIVERGED, DONE, STOPPED
 from fedmpi.storage.lock import writer_lock
@@ -60,8 +60,7 @@ def _carry_out(prepared: Prepared) -> int:
     if is_root:
         print(banner(simulation, prepared.attributes), flush=True)
     simulation.stop.limit(config.run.max_minutes)
-    progress = Progress(config.run.num_rounds, done=simulation.completed) if is_root else None
-    outcome = simulation.run(prepared.file, progress)
+    outcome = simulation.run(prepared.file, Progress() if is_root else None)
     if is_root:
         if outcome.divergence:
             print(f"\nfedmpi: {outcome.divergence.sentence}; {outcome.divergence.remedy}")

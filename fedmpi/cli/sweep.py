@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import math
-import time
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedmpi import mpi
+from fedmpi.cli.screen import Screen
 from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_FAILURE, EXIT_STOPPED, UserError
 from fedmpi.experiments.sweep.points import Point, load_sweep
 from fedmpi.experiments.sweep.store import FAILED, RUNNING, Store, listing
-from fedmpi.experiments.tensorboard import require_tensorboard
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.storage.columns import DIVERGED
+
+if TYPE_CHECKING:
+    from fedmpi.experiments.sweep.job import SweepOutcome
 
 
 def sweep(args: argparse.Namespace) -> int:
@@ -56,23 +59,10 @@ def do_sweep(
     name: str,
     stop: StopRequest,
 ) -> int:
-    """Collective. Do `points` of `plan`. The groups work on their own; all meet when the last is done."""
-    from fedmpi.experiments.sweep.screen import Screen
-    from fedmpi.experiments.sweep.warmup import shared_warmups
-    from fedmpi.experiments.sweep.work import Job, work  # here, since torch takes seconds to load
+    """Collective. Do `points` of `plan`, with what a person wants to see; returns the exit status."""
+    from fedmpi.experiments.sweep import job  # here, since torch takes seconds to load
 
-    wants_events = any(point.config.run.tensorboard for point in points)
-    world.try_on_root(require_tensorboard if wants_events else lambda: None)
     store = Store(folder)
-    world.try_on_root(lambda: store.create(plan))
-    world.try_on_root(store.write_index)
-    began = world.on_root(time.time)
-    stop.limit(points[0].config.run.max_minutes)
-    order = world.on_root(lambda: _order(store, points))
-    by_index = {point.index: point for point in points}
-    warmups = shared_warmups(points)
-    job = Job(store, [by_index[index] for index in order], began, stop, warmups)
-
     screen = Screen(store, points) if world.is_root else None
     if screen:
         print(
@@ -80,37 +70,24 @@ def do_sweep(
             f"{math.ceil(world.size / group.size)} at a time, into {store.folder}",
             flush=True,
         )
-    was_stopped = work(job, group, screen.redraw if screen else None)
-    world.wait_asleep(screen.redraw if screen else lambda: None)
-    was_stopped = any(world.gather_on_all(was_stopped))
-    if screen:
-        screen.close()
-    return world.on_root(lambda: _conclude(job, was_stopped))
-
-
-def _order(store: Store, points: list[Point]) -> list[int]:
-    """Longest first, so that none is left over at the end; what failed before comes last."""
-    failed = {p.index for p in points if (o := store.outcome(p.name)) and o.status == FAILED}
-    return [p.index for p in sorted(points, key=lambda p: (p.index in failed, -p.work, p.index))]
-
-
-def _conclude(job: object, was_stopped: bool) -> int:
-    """Rank 0: renew the index, name what did not work, choose the exit status."""
-    store = job.store
-    store.write_index()
-    outcomes = {point.name: store.outcome(point.name) for point in job.points}
-    states = {name: store.status(name, outcome) for name, outcome in outcomes.items()}
-    counts = Counter(states.values())
-    for name, state in states.items():
-        if state == FAILED:
-            print(f"failed: {name}: {outcomes[name].message}")
-    if counts[RUNNING]:
-        print(f"{counts[RUNNING]} runs are being done by other jobs")
-    print(f"index: {store.folder / 'index.csv'}", flush=True)
-    left = [p for p in job.points if not store.is_final(p, outcomes[p.name], job.began)]
-    if was_stopped and left:
-        print(f"stopped with {len(left)} runs left; the same command goes on", flush=True)
+    outcome = job.do_sweep(world, group, points, plan, folder, stop, screen)
+    if world.is_root:
+        _print_outcome(outcome, store)
+    counts = Counter(outcome.states.values())
+    if outcome.was_stopped and outcome.left:
         return EXIT_STOPPED
     if counts[FAILED]:
         return EXIT_FAILURE
     return EXIT_DIVERGED if counts[DIVERGED] else EXIT_DONE
+
+
+def _print_outcome(outcome: SweepOutcome, store: Store) -> None:
+    """Rank 0: name what did not work, and where the table is."""
+    for name, message in outcome.failures.items():
+        print(f"failed: {name}: {message}")
+    elsewhere = Counter(outcome.states.values())[RUNNING]
+    if elsewhere:
+        print(f"{elsewhere} runs are being done by other jobs")
+    print(f"index: {store.folder / 'index.csv'}", flush=True)
+    if outcome.was_stopped and outcome.left:
+        print(f"stopped with {len(outcome.left)} runs left; the same command goes on", flush=True)

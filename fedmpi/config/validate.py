@@ -23,9 +23,9 @@ from fedmpi.errors import ConfigError, UserError, did_you_mean
 _MAX_BYTES = 8 << 20
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+def load(path: str | Path, overrides: Sequence[str] = (), given_by: str = "--set") -> Config:
     """The Config in a TOML file, with `section.key=value` overrides applied."""
-    return parse(read_text(path), str(path), overrides)
+    return parse(read_text(path), str(path), overrides, given_by)
 
 
 def read_text(path: str | Path) -> str:
@@ -48,8 +48,8 @@ def read_text(path: str | Path) -> str:
         raise UserError(f"config {path}: cannot be read ({error.strerror})") from None
 
 
-def parse(text: str, source: str, overrides: Sequence[str] = ()) -> Config:
-    """The Config in TOML text. `source` names it in messages."""
+def parse(text: str, source: str, overrides: Sequence[str] = (), given_by: str = "--set") -> Config:
+    """The Config in TOML text. `source` names it in messages, `given_by` the place of overrides."""
     try:
         tables = tomllib.loads(text)
     except ValueError as error:
@@ -59,7 +59,7 @@ def parse(text: str, source: str, overrides: Sequence[str] = ()) -> Config:
 
     places = _Places(text, source, tables)
     problems: list[str] = []
-    _apply_overrides(tables, overrides, places, problems)
+    _apply_overrides(tables, overrides, places, problems, given_by)
 
     # Each section by itself, then what must hold between sections.
     records, known = {}, sections()
@@ -96,12 +96,14 @@ class _Places:
         return self.lines.get(key, self.source)
 
 
-def _apply_overrides(tables: dict, overrides: Sequence[str], places: _Places, problems: list[str]) -> None:
+def _apply_overrides(
+    tables: dict, overrides: Sequence[str], places: _Places, problems: list[str], given_by: str
+) -> None:
     for override in overrides:
         key, equals, text = override.partition("=")
         section, dot, name = key.strip().partition(".")
         if not (equals and dot and section and name):
-            problems.append(f"--set {override}: expected section.key=value, for example run.seed=2")
+            problems.append(f"{given_by} {override}: expected section.key=value, for example run.seed=2")
             continue
         try:
             (value,) = tomllib.loads(f"value = {text}").values()
@@ -109,7 +111,7 @@ def _apply_overrides(tables: dict, overrides: Sequence[str], places: _Places, pr
             value = text  # a bare word is a string: --set model.name=mlp
         if isinstance(tables.setdefault(section, {}), dict):
             tables[section][name] = value
-        places.lines[f"{section}.{name}"] = "--set"
+        places.lines[f"{section}.{name}"] = given_by
 
 
 def _section(name: str, kind: type, table: Any, places: _Places, problems: list[str]) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmpi.config import Config, may_change, validate
+from fedmpi.config.user_code import require_same_objects
 from fedmpi.errors import UserError
 from fedmpi.experiments.signature import require_own
 from fedmpi.experiments.tensorboard import require_tensorboard
@@ -119,19 +120,22 @@ def fork(
     return Prepared(simulation=simulation, attributes=attributes, file=file)
 
 
-def plan_resume(path: Path, overrides: Sequence[str], *, trust: bool = False) -> ResumePlan:
+def plan_resume(
+    path: Path, overrides: Sequence[str], *, trust: bool = False, given_by: str = "--set"
+) -> ResumePlan:
     """Rank 0: the config to go on with, the checkpoint to start from, the file's attributes, notes."""
     stored = read_attributes(path)
     for override in overrides:
         key = override.partition("=")[0].strip()
         if key not in may_change():
             raise UserError(
-                f"--set {override}: cannot change when a run goes on, the results would mix two "
+                f"{given_by} {override}: cannot change when a run goes on, the results would mix two "
                 f"experiments; start a new run, or change one of {', '.join(may_change())}"
             )
-    config = validate.parse(stored["config"], f"{path} (its config)", overrides)
+    config = validate.parse(stored["config"], f"{path} (its config)", overrides, given_by)
     if not trust:
         require_own(config, stored, path)
+        require_same_objects(config, stored, path)
     checkpoint, notes = newest_checkpoint(path, stored["run_id"])
     if checkpoint is None and stored["status"] != DIVERGED:
         notes.append(f"{path} has no usable checkpoint: starting again from round 0")

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fedmpi.config.user_code import describe_code
 from fedmpi.data.ownership import owner_of
 from fedmpi.experiments.signature import signature
 from fedmpi.experiments.tensorboard import EventFiles, remove_events
@@ -180,4 +181,5 @@ def _described(simulation: Simulation, attributes: dict[str, Any]) -> dict[str, 
         attributes
         | {f"{name}_digest": value for name, value in simulation.digests().items()}
         | {"signature": signature(simulation.config, attributes["run_id"])}
+        | describe_code(simulation.config)
     )

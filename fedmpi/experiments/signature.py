@@ -14,12 +14,14 @@ from pathlib import Path
 
 from fedmpi.config import Config
 from fedmpi.config.effects import chosen
+from fedmpi.config.user_code import PASSED
 from fedmpi.errors import UserError
 
 
 def named_functions(config: Config) -> list[str]:
-    """Functions of the user's own that a config names."""
-    return [name for _, name, part in chosen(config) if part is None and ":" in name]
+    """Functions of the user's own that a config names, and that would be imported."""
+    names = [name for _, name, part in chosen(config) if part is None and ":" in name]
+    return [name for name in names if not name.startswith(f"{PASSED}:")]
 
 
 def sign(config_text: str, run_id: str) -> str:

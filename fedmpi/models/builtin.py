@@ -51,6 +51,9 @@ def build_model(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.
         )
     if not any(p.requires_grad for p in module.parameters()):
         raise UserError(f'config model.name = "{name}": the model has no parameters to train')
+    if name not in MODELS:
+        with torch.random.fork_rng(devices=[]):
+            _try_out(name, module, shape, num_classes)
     return module
 
 
@@ -58,14 +61,34 @@ def _user_model(name: str, shape: tuple[int, ...], num_classes: int, options: di
     """A model of the user's own: package.module:function(input_shape, num_classes, **options)."""
     from torch import nn
 
-    given = {"input_shape": shape, "num_classes": num_classes, **options}
+    given = {"input_shape": shape, "num_classes": num_classes}
     shown = f"input_shape={shape}, num_classes={num_classes}, options={options}"
-    module = call_function(name, "model.name", given, shown)
+    module = call_function(name, "model.name", given, options, shown)
     if not isinstance(module, nn.Module):
         raise UserError(
             f'config model.name = "{name}": returned {type(module).__name__}; expected torch.nn.Module'
         )
     return module
+
+
+def _try_out(name: str, module: nn.Module, shape: tuple[int, ...], num_classes: int) -> None:
+    """One sample through the model, before all ranks do it with theirs."""
+    import torch
+
+    kind = next((p.dtype for p in module.parameters()), torch.float32)
+    try:
+        with torch.no_grad():
+            outputs = module(torch.zeros(1, *shape, dtype=kind))
+    except Exception as error:
+        raise UserError(
+            f'config model.name = "{name}": on a sample of shape {shape} it raised '
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if outputs.dim() == 2 and outputs.shape[1] < num_classes:
+        raise UserError(
+            f'config model.name = "{name}": on a sample of shape {shape} it gave {outputs.shape[1]} '
+            f"numbers; expected {num_classes}, one for each label"
+        )
 
 
 def kaiming(module: nn.Sequential) -> nn.Sequential:

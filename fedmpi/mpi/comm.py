@@ -55,6 +55,12 @@ class Comm:
         """Collective. The ranks that say the same number, by themselves."""
         return Comm(self._world.Split(group, self.rank), self.device_rank)
 
+    def free(self) -> None:
+        """Collective. Give back what `first` and `split` took; this object is not used any more."""
+        self._node.Free()
+        if self.is_part:
+            self._world.Free()
+
     def maximum(self, values: np.ndarray) -> np.ndarray:
         """Collective. Elementwise maximum over ranks of a small float64 array."""
         result = np.empty_like(values)
@@ -126,8 +132,11 @@ class Comm:
 
     def agree(self, error: UserError | None) -> None:
         """Collective. Raise the first rank's error on all ranks, or on none."""
-        found = self._world.allgather((str(error), error.exit_code) if error else None)
-        for message, exit_code in filter(None, found):
+        met = self._world.allgather((str(error), error.exit_code) if error else None)
+        for rank, (message, exit_code) in ((r, m) for r, m in enumerate(met) if m):
+            if rank == self.rank:  # with its own class and cause
+                error.agreed, error.ranks = True, self.size
+                raise error
             raise UserError.on_all_ranks(message, exit_code, self.size)
 
     def fail_together(self, error: ClientError | None) -> None:

@@ -18,6 +18,8 @@ from typing import Any
 from fedmpi.errors import UserError
 from fedmpi.mpi.comm import Comm, import_mpi
 
+_connected: list[Comm] = []  # all ranks of the job: made once, since MPI's communicators are few
+
 
 @contextlib.contextmanager
 def session() -> Iterator[Comm]:
@@ -78,7 +80,9 @@ def _connect(mpi: Any) -> Comm:
     world = mpi.COMM_WORLD
     _refuse_silent_singletons(world.size)
     _refuse_foreign_launcher(world.size, mpi.Get_library_version().split(",")[0])
-    return Comm(world)
+    if not _connected:
+        _connected.append(Comm(world))
+    return _connected[0]
 
 
 def _abort_if_one_rank_fails(mpi: Any) -> None:
@@ -88,9 +92,11 @@ def _abort_if_one_rank_fails(mpi: Any) -> None:
         return
 
     def ended(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        hook(kind, error, trace)
+        is_agreed = _is_agreed(error, world.size)
+        if world.rank == 0 or not is_agreed:  # what all ranks raise is told once
+            hook(kind, error, trace)
         sys.stderr.flush()
-        if not _is_agreed(error, world.size):
+        if not is_agreed:
             world.Abort(getattr(error, "exit_code", 1))
 
     sys.excepthook = ended

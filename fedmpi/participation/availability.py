@@ -87,18 +87,18 @@ class UserFunction(Availability):
     def __init__(
         self, config: ParticipationConfig, num_clients: int, seed: int, labels: ClientLabels | None = None
     ) -> None:
-        from fedmpi.config.user_code import import_function
+        from fedmpi.config.user_code import fitting, import_function
 
         self._name = config.availability
         self._function = import_function(config.availability, "participation.availability")
         self._num_clients = num_clients
-        self._seed = seed
+        self._given = fitting(self._function, {"t": 0, "num_clients": num_clients, "seed": seed})
         self._last = np.arange(0)
 
     def available(self, t: int) -> np.ndarray:
         """What the function returns, checked."""
         try:
-            answer = self._function(t=t, num_clients=self._num_clients, seed=self._seed)
+            answer = self._function(**(self._given | {"t": t}))
             ids = np.asarray(answer)
             if ids.size and ids.dtype.kind not in "iu":
                 raise TypeError(f"expected integer ids, got {ids.dtype}")

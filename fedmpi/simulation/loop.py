@@ -126,6 +126,7 @@ class Simulation:
         """Collective. The rounds that are left, and how they ended. Prints nothing."""
         output, listener = output or Output(), listener or Listener()
         status, diverged = DONE, None
+        listener.expects(self.config.run.num_rounds, self.completed)
         self.clock.start()
         if self.completed == 0:
             self._after_round(output, listener)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedmpi.data.ownership import owner_of
-from fedmpi.simulation.stopping import reason
+from fedmpi.simulation.stopping import is_interrupt, reason
 
 if TYPE_CHECKING:
     from fedmpi.simulation.loop import Simulation
@@ -37,6 +37,9 @@ class Output:
 
 class Listener:
     """Who wants to know; on rank 0."""
+
+    def expects(self, total: int, completed: int = 0) -> None:
+        """So many rounds there will be, of which some are complete already."""
 
     def evaluated(self, row: dict[str, float]) -> None:
         """An evaluation, by the names of the columns of /eval; nan where a set was left out."""
@@ -81,6 +84,11 @@ class Outcome:
     stop_code: int = 0
     divergence: Divergence | None = None
     phases: list[dict[str, float]] | None = None  # seconds of each rank by phase; on rank 0
+
+    @property
+    def is_interrupt(self) -> bool:
+        """Whether Ctrl-C stopped it."""
+        return is_interrupt(self.stop_code)
 
     @property
     def stop_reason(self) -> str:

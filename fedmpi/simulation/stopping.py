@@ -23,7 +23,7 @@ _REASONS = {
     6: "a callback asked for it",
 }
 _SIGNALS = {signal.SIGUSR1: 2, signal.SIGUSR2: 3, signal.SIGTERM: 4, signal.SIGINT: 5}
-_BY_CALLBACK = 6
+_INTERRUPT, _BY_CALLBACK = 5, 6
 _MARGIN_SECONDS = 30.0  # before SLURM's end of the job, besides the time of two rounds
 
 
@@ -74,11 +74,21 @@ class StopRequest:
         self._longest, self._last = max(self._longest, now - self._last), now
 
     @property
+    def is_interrupt(self) -> bool:
+        """Whether this rank was told by Ctrl-C."""
+        return is_interrupt(self._code)
+
+    @property
     def code(self) -> int:
         """0 to go on; the reason's number to stop after this round."""
         if time.monotonic() + 2 * self._longest > self._deadline:
             self._code = self._code or 1
         return self._code
+
+
+def is_interrupt(code: int) -> bool:
+    """Whether a stop code stands for Ctrl-C."""
+    return code == _INTERRUPT
 
 
 def reason(code: int) -> str:

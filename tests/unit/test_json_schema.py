@@ -40,11 +40,6 @@ WRONG = {
     "too large": ("data", "similarity", 1.5, "greater than the maximum"),
     "unknown name": ("algorithm", "name", "fedavgg", "fedavgg"),
     "what a part needs": ("participation", "availability", "periodic", "'num_groups' is a required"),
-        "participation",
-        "availability",
-        "periodic",
-        "'num_groups' is a required property",
-    ),
     "a list of the wrong": ("model", "hidden", ["wide"], "'wide' is not of type 'integer'"),
 }
 

@@ -27,8 +27,6 @@ LAYERS = (
 RANK = {name: rank for rank, name in enumerate(LAYERS)} | {"__main__": 0}
 FACADE = "fedmpi"  # fedmpi/__init__.py offers what users call, from any layer
 MOST_NAMES = 15
-# Still to be renamed: a command and the service behind it; results of a run and files asked for by --out.
-SHARED_NAMES = {"run.py", "output.py"}
 
 
 @dataclass(frozen=True)
@@ -160,7 +158,7 @@ def test_no_file_name_twice():
     for path in (ROOT / FACADE).rglob("*.py"):
         paths[path.name].append(str(path.relative_to(ROOT)))
     twice = {name: found for name, found in paths.items() if len(found) > 1 and name != "__init__.py"}
-    assert {name: found for name, found in twice.items() if name not in SHARED_NAMES} == {}
+    assert twice == {}
 
 
 # --- The tests above can fail -------------------------------------------------------------------------

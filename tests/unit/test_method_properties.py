@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmpi.cli.check import table_lines
 from fedmpi.config import validate
 from fedmpi.errors import UserError
+from fedmpi.experiments.preview import table_lines
 from fedmpi.methods import Method, Round, make_method
 from fedmpi.participation import make_participation
 from fedmpi.participation.selection import LeastRecent

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from fedmpi.__main__ import main
-from fedmpi.cli.participation import participation_of, write_participation
+from fedmpi.cli.participation import write_participation
 from fedmpi.config import validate
 from fedmpi.errors import UserError
+from fedmpi.experiments.advising import participation_of
 from fedmpi.participation import make_participation
 from fedmpi.participation.schedule import read_schedule
 

@@ -10,9 +10,9 @@ import pytest
 
 from fedmpi.cli.check import check
 from fedmpi.cli.info import info
-from fedmpi.cli.progress import Progress
 from fedmpi.config import validate
 from fedmpi.errors import UserError
+from fedmpi.experiments.progress import Progress
 from fedmpi.results.text import bytes_text, duration
 from tests.unit.run_files import add_rounds, attributes, create_run, finished_run
 
@@ -86,7 +86,8 @@ def metrics(loss: float, accuracy: float) -> dict[str, float]:
 def test_log_gets_plain_lines(clock):
     """Where the output is no terminal, progress is a plain line every ten seconds, and one at the end."""
     stream = io.StringIO()
-    progress = Progress(1000, stream=stream)
+    progress = Progress(stream)
+    progress.expects(1000)
     for completed in range(1, 251):
         clock[0] += 0.1
         progress.round_done(completed)
@@ -104,7 +105,8 @@ def test_log_gets_plain_lines(clock):
 def test_progress_line_by_hand(clock):
     """A line tells share, rounds, rate, elapsed and remaining time, and the latest metrics."""
     stream = io.StringIO()
-    progress = Progress(2000, stream=stream)
+    progress = Progress(stream)
+    progress.expects(2000)
     clock[0] += 100
     progress.evaluated(metrics(1.23456, 0.4996))
     progress.round_done(500)
@@ -125,7 +127,8 @@ def test_progress_line_by_hand(clock):
 def test_metrics_that_are_not_there_are_not_shown(clock, loss, accuracy, expected):
     """A loss or accuracy that is not a number is left out."""
     stream = io.StringIO()
-    progress = Progress(10, stream=stream)
+    progress = Progress(stream)
+    progress.expects(10)
     clock[0] += 1
     progress.evaluated(metrics(loss, accuracy))
     progress.round_done(10)
@@ -135,14 +138,17 @@ def test_metrics_that_are_not_there_are_not_shown(clock, loss, accuracy, expecte
 def test_first_line_knows_no_rate(clock):
     """Before the first round is done, the remaining time is unknown; nothing is divided by zero."""
     stream = io.StringIO()
-    Progress(10, stream=stream).round_done(0)
+    progress = Progress(stream)
+    progress.expects(10)
+    progress.round_done(0)
     assert "  0% ░░░░░░░░░░░░░░░░░░░░ 0/10 rounds  0.0/s  elapsed 0.0s  left ?" in stream.getvalue()
 
 
 def test_terminal_redraws_one_line(clock):
     """On a terminal the line is redrawn in place, at most every tenth of a second, and ended once."""
     stream = Terminal()
-    progress = Progress(100, stream=stream)
+    progress = Progress(stream)
+    progress.expects(100)
     for completed in range(1, 101):
         clock[0] += 1 / 16
         progress.round_done(completed)
@@ -160,7 +166,8 @@ def test_redrawn_line_fits_the_terminal(clock, monkeypatch):
     """A redrawn line is not wider than the terminal: what wraps around could not be redrawn."""
     monkeypatch.setenv("COLUMNS", "80")
     stream = Terminal()
-    progress = Progress(300_000, stream=stream)
+    progress = Progress(stream)
+    progress.expects(300_000)
     clock[0] += 12_345
     progress.evaluated(metrics(0.6034, 0.8412))
     progress.round_done(123_456)
@@ -171,7 +178,9 @@ def test_redrawn_line_fits_the_terminal(clock, monkeypatch):
 
 def test_progress_goes_to_stderr(capsys):
     """Progress goes to stderr, results have stdout to themselves."""
-    Progress(10).ended(10)
+    progress = Progress()
+    progress.expects(10)
+    progress.ended(10)
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "10/10 rounds" in captured.err

@@ -70,16 +70,26 @@ def load_sweep(path: str | Path, *, base: str | None = None, seeds: list[int] | 
     except (ValueError, RecursionError) as error:
         raise ConfigError([f"not valid TOML: {error}"], source) from None
     sweep |= {key: value for key, value in (("base", base), ("seeds", seeds)) if value is not None}
-    problems = list(_problems(sweep, source))
-    if problems:
-        raise ConfigError(problems, source)
+    _refuse_problems(sweep, source)
     base_path = Path(path).parent / sweep["base"]
-    base_text = validate.read_text(base_path)
+    return plan_sweep(sweep, source, validate.read_text(base_path), str(base_path))
+
+
+def plan_sweep(
+    sweep: dict[str, Any],
+    source: str,
+    base_text: str,
+    base_source: str,
+    common: dict[str, Any] | None = None,
+) -> list[Point]:
+    """All runs of a sweep over a base config given as text; `common` settings hold for all of them."""
+    _refuse_problems({**sweep, "base": base_source}, source)
     points, problems = [], []
     for index, (case, axes, settings, seed) in enumerate(_combinations(sweep)):
         name = _file_name(case, axes if case else settings, seed)
+        all_settings = {**(common or {}), **settings, "run.seed": seed, "run.name": name}
         try:
-            config = _config(base_text, base_path, settings | {"run.seed": seed, "run.name": name})
+            config = _config(base_text, base_source, all_settings)
         except ConfigError as error:
             problems += [p.replace("(--set)", f"({source})") for p in error.problems]
             continue
@@ -87,6 +97,12 @@ def load_sweep(path: str | Path, *, base: str | None = None, seeds: list[int] | 
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)), source)
     return points
+
+
+def _refuse_problems(sweep: dict[str, Any], source: str) -> None:
+    problems = list(_problems(sweep, source))
+    if problems:
+        raise ConfigError(problems, source)
 
 
 def experiment(config: Config) -> dict[str, Any]:
@@ -112,9 +128,9 @@ def different_keys(stored: Config, wanted: Config) -> list[str]:
     return sorted(key for key in new.keys() | old.keys() if old.get(key) != new.get(key))
 
 
-def _config(text: str, source: Path, settings: dict[str, Any]) -> Config:
+def _config(text: str, source: str, settings: dict[str, Any]) -> Config:
     overrides = [f"{key}={toml_value(value)}" for key, value in settings.items()]
-    return validate.parse(text, str(source), overrides)
+    return validate.parse(text, source, overrides)
 
 
 def _problems(sweep: dict[str, Any], source: str) -> Iterator[str]:

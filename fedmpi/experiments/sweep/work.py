@@ -43,9 +43,13 @@ class Job:
 class Watcher(Listener):
     """Lets the screen of the whole sweep be redrawn, and notes in a file how far its run is."""
 
-    def __init__(self, total: int, note: Path | None, redraw: Callable[[], None] | None) -> None:
-        self._total = total
+    def __init__(self, note: Path | None, redraw: Callable[[], None] | None) -> None:
+        self._total = 1
         self._note_path, self._redraw, self._next_note = note, redraw, 0.0
+
+    def expects(self, total: int, completed: int = 0) -> None:
+        """Rounds of the run."""
+        self._total = total
 
     def round_done(self, completed: int) -> None:
         """After each round."""
@@ -121,7 +125,6 @@ def _do(job: Job, group: Comm, point: Point, warmup: str, redraw: Callable[[], N
     """Collective in the group. One run, from its start or its checkpoint, and how it ended."""
     path = job.store.run_path(point.name)
     watcher = Watcher(
-        point.config.run.num_rounds,
         job.store.notes / f"{point.name}.progress" if group.is_root else None,
         redraw,
     )

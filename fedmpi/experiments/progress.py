@@ -1,6 +1,7 @@
-"""What a person at the terminal sees while a run goes on. Rank 0 only.
+"""What a person sees while a run goes on. Rank 0 only.
 
-Progress goes to stderr: a bar that redraws itself on a terminal, plain lines in a log file.
+Progress goes to stderr: a bar that redraws itself on a terminal, plain lines in a log file; in a notebook
+it is a line of output that changes.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ from fedmpi.simulation.outcome import Listener
 class Progress(Listener):
     """A progress bar with rate, elapsed and remaining time and the latest loss."""
 
-    def __init__(
-        self, total: int, stream: TextIO | None = None, done: int = 0, unit: str = "rounds"
-    ) -> None:
-        self._total, self._unit = total, unit
-        self._done_before = done  # rounds of earlier legs of the run
+    def __init__(self, stream: TextIO | None = None, unit: str = "rounds") -> None:
+        self._unit = unit
         self._stream = stream or sys.stderr
         self._is_terminal = is_terminal(self._stream)
         self._gap = 0.1 if self._is_terminal else 10.0  # seconds between two showings
-        self._begin = self._next = time.monotonic()
+        self.expects(1)
         self._loss = math.nan
         self._accuracy = math.nan
+
+    def expects(self, total: int, completed: int = 0) -> None:
+        """Start to count; `completed` rounds are of earlier legs of the run."""
+        self._total, self._done_before = total, completed
+        self._begin = self._next = time.monotonic()
 
     def evaluated(self, row: dict[str, float]) -> None:
         """The latest evaluation."""
@@ -43,7 +46,9 @@ class Progress(Listener):
         if now < self._next and not force:
             return
         self._next = now + self._gap
-        text = self._text(completed, now - self._begin)
+        self._show(self._text(completed, now - self._begin))
+
+    def _show(self, text: str) -> None:
         if self._is_terminal:  # a line that wraps around could not be redrawn
             text = text[: shutil.get_terminal_size().columns - 1]
         end = "" if self._is_terminal else "\n"
@@ -67,3 +72,32 @@ class Progress(Listener):
             f"{share:4.0%} {bar} {completed:,}/{self._total:,} {self._unit}  {rate:.1f}/s  "
             f"elapsed {duration(elapsed)}  left {duration(remaining)}{metrics}"
         )
+
+
+class NotebookProgress(Progress):
+    """The same in one line of a notebook's output that changes."""
+
+    def __init__(self, unit: str = "rounds") -> None:
+        super().__init__(sys.stderr, unit)
+        self._gap = 0.25
+        self._handle = None
+
+    def _show(self, text: str) -> None:
+        from IPython.display import display
+
+        content = {"text/plain": text}
+        if self._handle is None:
+            self._handle = display(content, raw=True, display_id=True)
+        else:
+            self._handle.update(content, raw=True)
+
+
+def progress_bar(unit: str = "rounds") -> Progress:
+    """As it fits the place: a notebook, a terminal or a log file."""
+    return NotebookProgress(unit) if _is_notebook() else Progress(unit=unit)
+
+
+def _is_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return type(shell).__name__ == "ZMQInteractiveShell"

@@ -1,0 +1,71 @@
+"""The paper's theory of a config, with constants measured over all ranks: behind `fedmpi advise`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedmpi.config import Config
+from fedmpi.errors import UserError
+from fedmpi.mpi import Comm
+from fedmpi.participation import Participation, make_participation
+from fedmpi.theory.advice import Adviser, Known, known_of_quadratic, look_ahead
+
+if TYPE_CHECKING:
+    from fedmpi.simulation.outcome import Listener
+
+
+def adviser_of(config: Config, known: Known | None = None) -> Adviser:
+    """All that theory says of a config; `known` constants, or those of a quadratic problem."""
+    if known is None and config.data.dataset == "quadratic":
+        known = known_of_quadratic(config)
+    participation, num_clients = participation_of(config)
+    return Adviser(config, look_ahead(config, participation, num_clients), known)
+
+
+def participation_of(config: Config) -> tuple[Participation, int]:
+    """(participation, number of clients); the data are read only where who takes part depends on them."""
+    num_clients = config.data.num_clients
+    if num_clients is not None and config.participation.probability_from is None:
+        return make_participation(config, num_clients), num_clients
+    from fedmpi.data.partition import ClientLabels, make_partition
+    from fedmpi.data.sources import load_dataset
+
+    data = load_dataset(config.data)
+    partition = make_partition(
+        data.train_labels, data.train_clients, data.num_classes, config.data, config.run.seed
+    )
+    labels = ClientLabels(partition, data.train_labels, data.num_classes)
+    return make_participation(config, partition.num_clients, labels), partition.num_clients
+
+
+def measure(comm: Comm, config: Config, at: str | None, listener: Listener | None = None) -> Known:
+    """Collective. Constants at the model of a result file, or at x_0; the listener counts clients."""
+    from fedmpi.experiments.lifecycle import prepare  # torch takes seconds to load
+    from fedmpi.simulation.outcome import Listener
+
+    listener = listener or Listener()
+    simulation, _ = prepare(comm, config)
+    x, where = simulation.state.global_params, "x_0"
+    if at:
+        x, where = comm.on_root(lambda: _params_of(at)), at
+        if len(x) != len(simulation.state.global_params):
+            raise UserError.on_all_ranks(
+                f"--at {at}: its model has {len(x):,} parameters, the config's "
+                f"{len(simulation.state.global_params):,}; give a run of this config",
+                2,
+            )
+    listener.expects(simulation.probe.steps)
+    constants = simulation.probe.measure(x, listener.round_done)
+    listener.ended(simulation.probe.steps)
+    return Known(
+        f"estimates at a point: {where}", constants.smoothness, constants.sigma2, constants.gap,
+        constants.d2, constants.deviations,
+    )  # fmt: skip
+
+
+def _params_of(path: str) -> np.ndarray:
+    from fedmpi.storage.reader import load_run
+
+    return load_run(path).global_params
