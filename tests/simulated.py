@@ -22,7 +22,7 @@ def simulate(comm: Comm, text: str, overrides: tuple[str, ...] = ()) -> tuple[Si
     simulation = Simulation(comm, config, torch.device("cpu"))
     trajectory = [simulation.state.global_params.copy()]
     for t in range(config.run.num_rounds):
-        simulation.round(t)
+        simulation.run_round(t)
         trajectory.append(simulation.state.global_params.copy())
     return simulation, trajectory
 

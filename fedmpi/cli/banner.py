@@ -11,6 +11,7 @@ import numpy as np
 from fedmpi.config.effects import unused_keys
 from fedmpi.mpi import placement
 from fedmpi.results.text import bytes_text, duration
+from fedmpi.storage.columns import EVALUATION, IDLE, IN_ALL, MEMORY, PHASES, THEORY
 from fedmpi.storage.reader import load_run
 
 if TYPE_CHECKING:
@@ -49,22 +50,23 @@ def banner(simulation: Simulation, attributes: dict[str, Any]) -> str:
 def summary(path: Path, phases: list[dict[str, float]]) -> str:
     """How it went, where the time went on the average rank, and what was made."""
     results = load_run(path)
-    total = float(np.mean([p["in all"] for p in phases]))
-    known = ("local SGD", "lending", "reduction", "idle", "evaluation", "output")
-    seconds = {name: float(np.mean([p.get(name, 0.0) for p in phases])) for name in known}
+    total = float(np.mean([p[IN_ALL] for p in phases]))
+    seconds = {name: float(np.mean([p.get(name, 0.0) for p in phases])) for name in PHASES}
+    if not seconds[THEORY]:  # few runs record it
+        del seconds[THEORY]
     seconds["other"] = total - sum(seconds.values())
     rounds = len(results.train)
     here = rounds - json.loads(results.attributes["legs"])[-1]["round"]
     lines = [
         f"{results.status}: {here:,} rounds in {duration(total)} "
-        f"({here / max(total - seconds['evaluation'], 1e-9):.1f} rounds/s without evaluation)",
+        f"({here / max(total - seconds[EVALUATION], 1e-9):.1f} rounds/s without evaluation)",
         "  time     " + ", ".join(f"{name} {s / max(total, 1e-9):.0%}" for name, s in seconds.items()),
     ]
     if len(phases) > 1:
-        idle = [p.get("idle", 0.0) / max(p["in all"], 1e-9) for p in phases]
+        idle = [p.get(IDLE, 0.0) / max(p[IN_ALL], 1e-9) for p in phases]
         shown = ", ".join(f"{share:.0%}" for share in idle[:16]) + (", ..." if len(idle) > 16 else "")
         lines.append(f"  idle     by rank {shown}; most {max(idle):.0%} on rank {int(np.argmax(idle))}")
-    lines.append(f"  memory   {max(p['memory_mb'] for p in phases):,.0f} MB at most on a rank")
+    lines.append(f"  memory   {max(p[MEMORY] for p in phases):,.0f} MB at most on a rank")
     last = results.eval.tail(1)
     if len(last):
         lines.append(f"  loss     train {last.train_loss.item():.4f}, test {last.test_loss.item():.4f}")

@@ -58,6 +58,7 @@ MOVED = {
     "fedmpi.storage.schema": "fedmpi.storage.columns",
     "fedmpi.sweep": "fedmpi.experiments.sweep",
     "fedmpi.sweep.results": "fedmpi.experiments.sweep.store",
+    "fedmpi.sweep.screen": "fedmpi.cli.screen",
     "fedmpi.terminal": "fedmpi.experiments.progress and fedmpi.results.text",
     "fedmpi.theory.chance": "fedmpi.theory.random_participation",
     "fedmpi.timing": "fedmpi.simulation.clock",

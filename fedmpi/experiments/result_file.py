@@ -26,7 +26,7 @@ from fedmpi.storage.checkpoint import (
     write_checkpoint,
     write_part,
 )
-from fedmpi.storage.columns import DIVERGED, OPTIONAL_TABLES, TABLES
+from fedmpi.storage.columns import DIVERGED, OPTIONAL_TABLES, OUTPUT, TABLES
 from fedmpi.storage.files import write_whole
 from fedmpi.storage.writer import RunWriter
 
@@ -141,7 +141,7 @@ class ResultFile(Output):
         x = simulation.state.global_params
         if is_due(simulation.completed, self._config.record_params_every):
             self._writer.add_snapshot(simulation.completed, x)
-        with self._clock("output"):
+        with self._clock(OUTPUT):
             if checkpoint:
                 self._checkpoint(simulation)
             else:
@@ -154,7 +154,7 @@ class ResultFile(Output):
         if not self._writer:
             return
         attributes = {"status": outcome.status, "phases": json.dumps(outcome.phases)}
-        with self._clock("output"):
+        with self._clock(OUTPUT):
             if outcome.status == DIVERGED:  # there is nothing to go on with
                 self._writer.flush(simulation.state.global_params, **attributes)
             else:

@@ -29,9 +29,9 @@ class FedAdam(Method):
         """m = 0, v = 0."""
         return {"first_moment": np.zeros(num_params), "second_moment": np.zeros(num_params)}
 
-    def direction(self, state: ServerState, round: Round) -> tuple[np.ndarray, Vectors]:
+    def direction(self, state: ServerState, current: Round) -> tuple[np.ndarray, Vectors]:
         """m / (sqrt v + tau)."""
-        options, d = self.config.algorithm, round.sums["weighted_sum"]
+        options, d = self.config.algorithm, current.sums["weighted_sum"]
         m = options.beta1 * state.extras["first_moment"] + (1 - options.beta1) * d
         v = self.second_moment(state.extras["second_moment"], d * d)
         return m / (np.sqrt(v) + options.tau), {"first_moment": m, "second_moment": v}

@@ -84,7 +84,7 @@ class Method:
         """A local step, where `steps_by_itself`; y = x + local["update"]."""
         raise NotImplementedError
 
-    def finish_clients(self, local: Local, round: Round) -> None:
+    def finish_clients(self, local: Local, current: Round) -> None:
         """After the last local step: fill `client_sums` and renew `tables`, for some of the clients."""
 
     # --- Server ---------------------------------------------------------------------------------------
@@ -100,15 +100,15 @@ class Method:
         """The method's own state, the same on all ranks."""
         return {}
 
-    def direction(self, state: ServerState, round: Round) -> tuple[np.ndarray, Vectors]:
+    def direction(self, state: ServerState, current: Round) -> tuple[np.ndarray, Vectors]:
         """What a round would add to x, and the extras that change: sum_n q_t^n Delta_t^n."""
-        return round.sums["weighted_sum"], {}
+        return current.sums["weighted_sum"], {}
 
-    def increment(self, state: ServerState, round: Round) -> tuple[np.ndarray, ServerState]:
+    def increment(self, state: ServerState, current: Round) -> tuple[np.ndarray, ServerState]:
         """What round t adds to x, and the state after it; nothing at all if nobody took part."""
-        if len(round.clients) == 0:
+        if len(current.clients) == 0:
             return np.zeros_like(state.global_params), state
-        direction, changed = self.direction(state, round)
+        direction, changed = self.direction(state, current)
         added = direction if self.server_lr == 1 else self.server_lr * direction
         if self.momentum:
             added = changed["momentum"] = self.momentum * state.extras["momentum"] + added

@@ -41,14 +41,14 @@ class FedAU(Method):
         mean, count, _ = self._until(state, t, clients)
         return clients, np.where(count > 0, mean, 1.0) / self.num_clients
 
-    def direction(self, state: ServerState, round: Round) -> tuple[np.ndarray, Vectors]:
+    def direction(self, state: ServerState, current: Round) -> tuple[np.ndarray, Vectors]:
         """The weighted sum; and the interval that ends here is recorded."""
-        mean, count, absent = self._until(state, round.t, round.clients)
+        mean, count, absent = self._until(state, current.t, current.clients)
         changed = {name: state.extras[name].copy() for name in self.initial_extras(0)}
-        changed["mean_interval"][round.clients] = (mean * count + absent + 1) / (count + 1)
-        changed["num_intervals"][round.clients] = count + 1
-        changed["last_round"][round.clients] = round.t
-        return round.sums["weighted_sum"], changed
+        changed["mean_interval"][current.clients] = (mean * count + absent + 1) / (count + 1)
+        changed["num_intervals"][current.clients] = count + 1
+        changed["last_round"][current.clients] = current.t
+        return current.sums["weighted_sum"], changed
 
     def _until(
         self, state: ServerState, t: int, clients: np.ndarray

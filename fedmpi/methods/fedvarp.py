@@ -21,12 +21,12 @@ class FedVarp(Method):
         """The mean of all y_n."""
         return {"mean": np.zeros(num_params)}
 
-    def finish_clients(self, local: Local, round: Round) -> None:
+    def finish_clients(self, local: Local, current: Round) -> None:
         """Delta_n - y_n, and y_n <- Delta_n."""
         local["change"] = local["update"].double() - local["memory"].double()
         local["memory"].copy_(local["update"])
 
-    def direction(self, state: ServerState, round: Round) -> tuple[np.ndarray, Vectors]:
+    def direction(self, state: ServerState, current: Round) -> tuple[np.ndarray, Vectors]:
         """v."""
-        mean, change = state.extras["mean"], round.sums["change"]
-        return change / len(round.clients) + mean, {"mean": mean + change / self.num_clients}
+        mean, change = state.extras["mean"], current.sums["change"]
+        return change / len(current.clients) + mean, {"mean": mean + change / self.num_clients}

@@ -32,7 +32,7 @@ class Focus(Method):
         local["last_gradient"].copy_(gradient)
         local["update"].add_(local["tracked"], alpha=-local_lr)
 
-    def direction(self, state: ServerState, round: Round) -> tuple[np.ndarray, Vectors]:
+    def direction(self, state: ServerState, current: Round) -> tuple[np.ndarray, Vectors]:
         """-gamma Y."""
-        tracker = state.extras["tracker"] + round.sums["tracked"]
-        return -round.local_lr * tracker, {"tracker": tracker}
+        tracker = state.extras["tracker"] + current.sums["tracked"]
+        return -current.local_lr * tracker, {"tracker": tracker}

@@ -44,19 +44,19 @@ class Mifa(Method):
         """Mean of the table, and who has been seen."""
         return {"mean": np.zeros(num_params), "seen": np.zeros(self.num_clients, np.uint8)}
 
-    def finish_clients(self, local: Local, round: Round) -> None:
+    def finish_clients(self, local: Local, current: Round) -> None:
         """G_n <- Delta_n / gamma."""
-        new = local["update"] / round.local_lr
+        new = local["update"] / current.local_lr
         local["change"] = new.double() - local["memory"].double()
         local["memory"].copy_(new)
 
-    def direction(self, state: ServerState, round: Round) -> tuple[np.ndarray, Vectors]:
+    def direction(self, state: ServerState, current: Round) -> tuple[np.ndarray, Vectors]:
         """gamma * mean_n G_n."""
-        mean = state.extras["mean"] + round.sums["change"] / self.num_clients
+        mean = state.extras["mean"] + current.sums["change"] / self.num_clients
         seen = state.extras["seen"].copy()
-        seen[round.clients] = 1
+        seen[current.clients] = 1
         waits = self.warm_start and not seen.all()
-        added = np.zeros_like(mean) if waits else round.local_lr * mean
+        added = np.zeros_like(mean) if waits else current.local_lr * mean
         return added, {"mean": mean, "seen": seen}
 
 

@@ -35,16 +35,16 @@ class Scaffold(Method):
         corrected = gradient - local["control"] + local["server_control"]
         local["update"].add_(corrected, alpha=-local_lr)
 
-    def finish_clients(self, local: Local, round: Round) -> None:
+    def finish_clients(self, local: Local, current: Round) -> None:
         """c_n <- mean of the raw gradients."""
         new = local["gradient_sum"] / self.config.algorithm.local_steps
         local["change"] = new.double() - local["control"].double()
         local["control"].copy_(new)
 
-    def direction(self, state: ServerState, round: Round) -> tuple[np.ndarray, Vectors]:
+    def direction(self, state: ServerState, current: Round) -> tuple[np.ndarray, Vectors]:
         """The weighted sum of updates; c <- c + (1/N) sum of the changes."""
-        control = state.extras["control"] + round.sums["change"] / self.num_clients
-        return round.sums["weighted_sum"], {"control": control}
+        control = state.extras["control"] + current.sums["change"] / self.num_clients
+        return current.sums["weighted_sum"], {"control": control}
 
 
 @method("amplified-scaffold", reads_interval=True)
@@ -64,14 +64,14 @@ class AmplifiedScaffold(Scaffold):
         """c, and how many gradients each client has summed in this interval."""
         return {"control": np.zeros(num_params), "num_gradients": np.zeros(self.num_clients, np.int64)}
 
-    def finish_clients(self, local: Local, round: Round) -> None:
+    def finish_clients(self, local: Local, current: Round) -> None:
         """Nothing: controls wait for the interval's end."""
 
-    def direction(self, state: ServerState, round: Round) -> tuple[np.ndarray, Vectors]:
+    def direction(self, state: ServerState, current: Round) -> tuple[np.ndarray, Vectors]:
         """The weighted sum of updates; m_n <- m_n + I."""
         counts = state.extras["num_gradients"].copy()
-        counts[round.clients] += self.config.algorithm.local_steps
-        return round.sums["weighted_sum"], {"num_gradients": counts}
+        counts[current.clients] += self.config.algorithm.local_steps
+        return current.sums["weighted_sum"], {"num_gradients": counts}
 
     def clients_of_interval(self, state: ServerState) -> np.ndarray:
         """Everybody with m_n > 0."""

@@ -19,11 +19,13 @@ from fedmpi.models.flat import aligned_rows
 from fedmpi.mpi import Comm
 from fedmpi.simulation import exact
 from fedmpi.simulation.clock import Stopwatch
+from fedmpi.simulation.rank_report import SLOTS, RankReport
+from fedmpi.storage.columns import IDLE, REDUCTION
 
 _WAVE_BYTES = 1 << 28
-_FEWEST, _MOST = 16, 4096
-_HEAD = 64  # numbers of the first collective: a few notes, then the values of up to 56 clients
-_NOTES = 8
+_FEWEST_IN_WAVE, _MOST_IN_WAVE = 16, 4096
+_HEAD = 64  # numbers of the first collective: a rank's report, then the values of up to 56 clients
+_REPORT = len(SLOTS)
 
 
 class NonFiniteUpdateError(Exception):
@@ -34,7 +36,7 @@ class NonFiniteUpdateError(Exception):
         self.client = client
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Reduced:
     """What all ranks know after a reduction."""
 
@@ -43,7 +45,7 @@ class Reduced:
     compute_time: float  # of the slowest rank
     idle_time: float  # waiting for the slowest rank, mean over ranks
     stop: int  # 0, or why a rank wants to stop
-    checkpoint: bool  # whether rank 0 wants one after this round
+    checkpoint: bool  # whether a rank wants one after this round
 
 
 def wave_size(num_params: int) -> int:
@@ -56,7 +58,7 @@ def wave_size(num_params: int) -> int:
     >>> wave_size(228_586)
     293
     """
-    return min(max(_WAVE_BYTES // (4 * num_params), _FEWEST), _MOST)
+    return min(max(_WAVE_BYTES // (4 * num_params), _FEWEST_IN_WAVE), _MOST_IN_WAVE)
 
 
 class WeightedSum:
@@ -88,8 +90,7 @@ class WeightedSum:
         clients: np.ndarray,
         weights: np.ndarray,
         mine: np.ndarray,
-        compute_time: float,
-        wishes: tuple[int, bool],
+        report: RankReport,
         clock: Stopwatch,
         failure: ClientError | None = None,
     ) -> Reduced:
@@ -99,18 +100,27 @@ class WeightedSum:
         that any rank met while it trained is raised on all.
         """
         updates, own_weights = self._updates[: len(mine)], weights[mine].tolist()
-        with clock("reduction"):
+        with clock(REDUCTION):
             peaks = _peaks(updates, len(clients), mine)
-        with clock("idle"):  # the time until the slowest rank arrives
-            notes = np.array([compute_time, *wishes, failure is not None])
-            peaks, notes = self._agree(clients, weights, peaks, notes, failure)
-            slowest, stop, checkpoint = float(notes[0]), int(notes[1]), bool(notes[2])
-        with clock("reduction"):
+
+        # First collective: the largest value of each client's update, and every rank's report.
+        with clock(IDLE):  # the time until the slowest rank arrives
+            peaks, everybody = self._agree(clients, weights, peaks, report, failure)
+
+        # Second collective: the sum in fixed point, with an exponent that fits all updates.
+        with clock(REDUCTION):
             exponent = exact.common_exponent(float((weights * peaks).max(initial=0)), len(clients))
             # The last entry counts the nanoseconds that all ranks computed.
-            total, computed = self._sum(updates, own_weights, exponent, int(1e9 * compute_time))
-            idle = slowest - 1e-9 * computed / self._comm.size
-            return Reduced({"weighted_sum": total}, peaks, slowest, max(idle, 0.0), stop, checkpoint)
+            total, computed = self._sum(updates, own_weights, exponent, int(1e9 * report.seconds))
+            idle = everybody.seconds - 1e-9 * computed / self._comm.size
+        return Reduced(
+            sums={"weighted_sum": total},
+            update_max=peaks,
+            compute_time=everybody.seconds,
+            idle_time=max(idle, 0.0),
+            stop=everybody.stop,
+            checkpoint=everybody.wants_checkpoint,
+        )
 
     def total(self, rows: Tensor, clients: np.ndarray, mine: np.ndarray) -> np.ndarray:
         """Collective. The sum over all `clients` of one vector each, without weights.
@@ -141,33 +151,34 @@ class WeightedSum:
         clients: np.ndarray,
         weights: np.ndarray,
         peaks: np.ndarray,
-        notes: np.ndarray,
+        report: RankReport,
         failure: ClientError | None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Collective. Every client's largest |update|, and the largest of each note over ranks.
+    ) -> tuple[np.ndarray, RankReport]:
+        """Collective. Every client's largest |update|, and the report of all ranks together.
 
         Trouble on any rank is raised on all.
         """
         plan, count = zlib.crc32(clients.tobytes() + weights.tobytes()), len(clients)
-        # Of fixed length, so that even ranks that disagree on who takes part can compare notes.
+        # Of fixed length, so that even ranks that disagree on who takes part can compare.
         head = np.zeros(_HEAD)
-        head[:_NOTES] = plan, -plan, count, -count, *notes
-        fits = count <= _HEAD - _NOTES
+        head[:_REPORT] = report.pack(plan, count)
+        fits = count <= _HEAD - _REPORT
         if fits:
-            head[_NOTES : _NOTES + count] = peaks
+            head[_REPORT : _REPORT + count] = peaks
         shared = self._comm.maximum(head)
-        if shared[0] != -shared[1] or shared[2] != -shared[3]:
+        everybody, is_agreed = RankReport.unpack(shared[:_REPORT])
+        if not is_agreed:
             raise UserError.on_all_ranks(
                 "the ranks disagree on who takes part: participation.availability must be a pure "
                 "function of its arguments; draw random numbers from its seed and t only",
                 ranks=self._comm.size,
             )
-        if shared[_NOTES - 1]:
+        if everybody.failed:
             self._comm.fail_together(failure)
-        peaks = shared[_NOTES : _NOTES + count] if fits else self._comm.maximum(peaks)
+        peaks = shared[_REPORT : _REPORT + count] if fits else self._comm.maximum(peaks)
         if not np.isfinite(weights * peaks).all():
             raise NonFiniteUpdateError(int(clients[~np.isfinite(weights * peaks)][0]))
-        return peaks, shared[4:_NOTES]
+        return peaks, everybody
 
 
 def _peaks(rows: Tensor, count: int, mine: np.ndarray) -> np.ndarray:

@@ -46,7 +46,7 @@ class LocalTrainer:
         self._recordings = Recordings()
 
     def train(
-        self, local: Local, works: Sequence[Work], method: Method, round: Round, local_steps: int
+        self, local: Local, works: Sequence[Work], method: Method, current: Round, local_steps: int
     ) -> None:
         """Write each client's update of a round into its row of local["update"]. `self.start` holds x_t.
 
@@ -57,11 +57,11 @@ class LocalTrainer:
             try:
                 if self._reseed:
                     torch.manual_seed(rng.integer(self.data.seed, "model", group[0].client, group[0].drawn))
-                self._train_group(rows_of(local, rows), group, method, local_steps, round.local_lr)
+                self._train_group(rows_of(local, rows), group, method, local_steps, current.local_lr)
             except Exception as error:
                 who = ", ".join(str(work.client) for work in group)
                 raise ClientError(
-                    f"round {round.t}, client {who}: {type(error).__name__}: {error}"
+                    f"round {current.t}, client {who}: {type(error).__name__}: {error}"
                 ) from error
 
     def _groups(self, works: Sequence[Work]) -> Iterator[tuple[slice, Sequence[Work]]]:

@@ -28,10 +28,21 @@ from fedmpi.simulation.clock import Stopwatch, peak_memory_mb
 from fedmpi.simulation.evaluate import Evaluator
 from fedmpi.simulation.outcome import Listener, Outcome, Output, divergence
 from fedmpi.simulation.probe import Probe
+from fedmpi.simulation.rank_report import RankReport
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.simulation.training import Training
 from fedmpi.storage.checkpoint import Checkpoint
-from fedmpi.storage.columns import DIVERGED, DONE, STOPPED
+from fedmpi.storage.columns import (
+    DIVERGED,
+    DONE,
+    EVALUATION,
+    IDLE,
+    IN_ALL,
+    MEMORY,
+    REDUCTION,
+    STOPPED,
+    THEORY,
+)  # fmt: skip
 
 _NOWHERE = Output()
 
@@ -132,7 +143,7 @@ class Simulation:
             self._after_round(output, listener)
         while self.completed < self.config.run.num_rounds:
             try:
-                self.round(self.completed, output)
+                self.run_round(self.completed, output)
             except NonFiniteUpdateError as error:
                 t = self.completed
                 status = DIVERGED
@@ -151,7 +162,7 @@ class Simulation:
             stop_code=self.stop_code if status == STOPPED else 0,
             divergence=diverged,
             phases=self.comm.gather(
-                {**self.clock.seconds, "in all": self.clock.elapsed_here, "memory_mb": peak_memory_mb()}
+                {**self.clock.seconds, IN_ALL: self.clock.elapsed_here, MEMORY: peak_memory_mb()}
             ),
         )
         output.finish(self, outcome)
@@ -163,7 +174,7 @@ class Simulation:
         listener.round_done(self.completed)
         output.after_round(self, checkpoint=self._checkpoint_due)
 
-    def round(self, t: int, output: Output = _NOWHERE) -> None:
+    def run_round(self, t: int, output: Output = _NOWHERE) -> None:
         """Collective. Round t of Algorithm 1: from x_t to x_{t+1}."""
         comm_before = self._comm_seconds()
         method = self.warmup_method if t < self.config.warmup_rounds else self.method
@@ -171,15 +182,15 @@ class Simulation:
         # Who takes part, and with what weight: the same answer on every rank.
         clients, weights = self.participation.weights(t)
         clients, weights = method.participants(self.state, t, clients, weights)
-        round = Round(t, clients, weights, self.config.local_lr_at(t))
-        self._observe_if_due(round, output)
+        current = Round(t, clients, weights, self.config.local_lr_at(t))
+        self._observe_if_due(current, output)
 
         # Lines 3-8: participants take I local steps from x_t; their updates are summed over all ranks.
-        wishes = self.stop.code, output.wants_checkpoint(t + 1)
-        reduced = self.training.train(method, self.state, round, wishes)
+        report = RankReport(stop=self.stop.code, wants_checkpoint=output.wants_checkpoint(t + 1))
+        reduced = self.training.train(method, self.state, current, report)
 
         # Line 9: x_{t+1} = x_t + sum_n q_t^n Delta_t^n, or what another method makes of the round.
-        added, state = method.increment(self.state, replace(round, sums=reduced.sums))
+        added, state = method.increment(self.state, replace(current, sums=reduced.sums))
         state = method.update(state, added)
 
         # Line 10: u = u + sum_n q_t^n Delta_t^n.
@@ -195,7 +206,7 @@ class Simulation:
             if is_amplification and self.comm.is_root:
                 state = method.amplify(state, t)
             if is_amplification:
-                with self.clock("reduction"):
+                with self.clock(REDUCTION):
                     self.comm.broadcast(state.global_params)
                 self._evaluate_amplification(output, t + 1, state.global_params, is_after=True)
             state = self.training.end_interval(method, method.restart(state, t))
@@ -228,7 +239,7 @@ class Simulation:
         if not on_train and not on_test:
             return
         nothing, x = (math.nan, math.nan), self.state.global_params
-        with self.clock("evaluation"):
+        with self.clock(EVALUATION):
             train = self.evaluate_train(x) if on_train else nothing
             test = self.evaluate_test(x) if on_test else nothing
         row = {"round": completed, **_metrics(train, test), "wall_time_s": self.clock.elapsed}
@@ -241,21 +252,21 @@ class Simulation:
         """Collective. Evaluate x just before or just after an amplification, if the config asks for it."""
         if not self.config.run.eval_at_amplification:
             return
-        with self.clock("evaluation"):
+        with self.clock(EVALUATION):
             train = self.evaluate_train(x)
             test = self.evaluate_test(x)
         output.add("amplification", round=completed, is_after=is_after, **_metrics(train, test))
 
-    def _observe_if_due(self, round: Round, output: Output) -> None:
+    def _observe_if_due(self, current: Round, output: Output) -> None:
         """Collective. |grad f|^2 and the divergences at x_t, for the participants of round t."""
-        if not is_due(round.t, self.config.run.record_theory_every):
+        if not is_due(current.t, self.config.run.record_theory_every):
             return
-        with self.clock("theory"):
-            observed = self.probe.observe(self.state.global_params, round.clients, round.weights)
-        output.add("theory", round=round.t, **observed)
+        with self.clock(THEORY):
+            observed = self.probe.observe(self.state.global_params, current.clients, current.weights)
+        output.add("theory", round=current.t, **observed)
 
     def _comm_seconds(self) -> float:
-        return self.clock.seconds["idle"] + self.clock.seconds["reduction"]
+        return self.clock.seconds[IDLE] + self.clock.seconds[REDUCTION]
 
 
 def _metrics(train: tuple[float, float], test: tuple[float, float]) -> dict[str, float]:

@@ -96,6 +96,6 @@ class Outcome:
         return reason(self.stop_code) if self.stop_code else ""
 
 
-def divergence(round: int, client: int, num_ranks: int, local_lr: float) -> Divergence:
+def divergence(t: int, client: int, num_ranks: int, local_lr: float) -> Divergence:
     """The client, and the rank that owns it."""
-    return Divergence(round=round, client=client, rank=int(owner_of(client, num_ranks)), local_lr=local_lr)
+    return Divergence(round=t, client=client, rank=int(owner_of(client, num_ranks)), local_lr=local_lr)

@@ -28,6 +28,8 @@ from fedmpi.simulation.client_tables import ClientMemory, check_room
 from fedmpi.simulation.clock import Stopwatch
 from fedmpi.simulation.lending import Loans
 from fedmpi.simulation.plan import assign
+from fedmpi.simulation.rank_report import RankReport
+from fedmpi.storage.columns import LENDING, LOCAL_SGD, REDUCTION
 
 
 class Training:
@@ -65,34 +67,36 @@ class Training:
         comm.try_on_all(lambda: check_room(config.algorithm.name, *size))
         self.memory = ClientMemory(tables, num_owned, comm.size, model.values)
 
-    def train(self, method: Method, state: ServerState, round: Round, wishes: tuple[int, bool]) -> Reduced:
+    def train(self, method: Method, state: ServerState, current: Round, report: RankReport) -> Reduced:
         """Collective. Local training of all participants, and the sums, in waves that bound the memory.
 
-        `wishes`: this rank's reason to stop or 0, and whether it wants a checkpoint.
+        `report`: what this rank wants after the round.
         """
         self.trainer.start.copy_(torch.from_numpy(state.global_params))
-        is_full = method.uses_full_data(round.t)
+        is_full = method.uses_full_data(current.t)
         self._data.batch_size = 0 if is_full else self._config.algorithm.batch_size
-        parts, clients = [], round.clients
+        parts, clients = [], current.clients
         for first in range(0, max(len(clients), 1), self._wave_size):  # a round without clients too
             wave = slice(first, first + self._wave_size)
-            some = replace(round, clients=clients[wave], weights=round.weights[wave])
-            parts.append(self._train_wave(method, state, some, wishes))
+            some = replace(current, clients=clients[wave], weights=current.weights[wave])
+            parts.append(self._train_wave(method, state, some, report))
         self.minibatches_drawn[clients] += self._config.algorithm.local_steps
         return Reduced(
-            {name: sum(part.sums[name] for part in parts) for name in parts[0].sums},
-            np.concatenate([part.update_max for part in parts]),
-            sum(part.compute_time for part in parts),
-            sum(part.idle_time for part in parts),
-            max(part.stop for part in parts),
-            any(part.checkpoint for part in parts),
+            sums={name: sum(part.sums[name] for part in parts) for name in parts[0].sums},
+            update_max=np.concatenate([part.update_max for part in parts]),
+            compute_time=sum(part.compute_time for part in parts),
+            idle_time=sum(part.idle_time for part in parts),
+            stop=max(part.stop for part in parts),
+            checkpoint=any(part.checkpoint for part in parts),
         )
 
     def _train_wave(
-        self, method: Method, state: ServerState, round: Round, wishes: tuple[int, bool]
+        self, method: Method, state: ServerState, current: Round, report: RankReport
     ) -> Reduced:
         """Collective. Each rank trains its part of the plan; then exact sums over all ranks."""
-        clients, begin = round.clients, time.perf_counter()
+        clients, begin = current.clients, time.perf_counter()
+
+        # Who trains whom: own clients, then borrowed ones; and what their training works on.
         owners, trainers = self._plan(clients, may_lend=not method.tables)
         mine = np.flatnonzero(trainers == self._comm.rank)
         is_borrowed = owners[mine] != self._comm.rank
@@ -101,37 +105,38 @@ class Training:
         local = self._local(method, state, clients[mine])
         works = [Work(n, int(self.minibatches_drawn[n])) for n in clients[mine].tolist()]
         steps = self._config.algorithm.local_steps
-        with self._clock("lending"):
+
+        # Samples of lent clients begin to travel.
+        with self._clock(LENDING):
             self._loans.start(clients, trainers, self.minibatches_drawn, steps)
 
         # Own clients first, while the samples of borrowed ones arrive; in groups, all at once.
         first = 0 if self._in_groups else num_own
-        with self._clock("local SGD"):
-            failure = self._train_rows(slice(first), local, works, method, round)
-        with self._clock("lending"):
+        with self._clock(LOCAL_SGD):
+            failure = self._train_rows(slice(first), local, works, method, current)
+        with self._clock(LENDING):
             works[num_own:] = [
                 replace(work, samples=self._loans.receive(work.client, steps)) for work in works[num_own:]
             ]
-        with self._clock("local SGD"):
-            failure = failure or self._train_rows(slice(first, None), local, works, method, round)
+        with self._clock(LOCAL_SGD):
+            failure = failure or self._train_rows(slice(first, None), local, works, method, current)
             if not failure:
-                method.finish_clients(local, round)
-        with self._clock("lending"):
+                method.finish_clients(local, current)
+        with self._clock(LENDING):
             self._loans.finish()
         if method.tables and not failure:
             self.memory.store(clients[mine], local)
 
-        seconds = time.perf_counter() - begin
-        reduced = self.weighted_sum.reduce(
-            clients, round.weights, mine, seconds, wishes, self._clock, failure
-        )
-        with self._clock("reduction"):
+        # What all ranks trained, summed.
+        report = replace(report, seconds=time.perf_counter() - begin, failed=failure is not None)
+        reduced = self.weighted_sum.reduce(clients, current.weights, mine, report, self._clock, failure)
+        with self._clock(REDUCTION):
             for name in method.client_sums:
                 reduced.sums[name] = self.weighted_sum.total(local[name], clients, mine)
         return reduced
 
     def _train_rows(
-        self, rows: slice, local: Local, works: list[Work], method: Method, round: Round
+        self, rows: slice, local: Local, works: list[Work], method: Method, current: Round
     ) -> ClientError | None:
         """Train some clients. Returns what went wrong, for all ranks of a group to hear at the reduction.
 
@@ -139,7 +144,7 @@ class Training:
         """
         steps = self._config.algorithm.local_steps
         try:
-            self.trainer.train(rows_of(local, rows), works[rows], method, round, steps)
+            self.trainer.train(rows_of(local, rows), works[rows], method, current, steps)
         except ClientError as error:
             if not self._comm.is_part:
                 raise

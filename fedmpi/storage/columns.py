@@ -12,6 +12,12 @@ FORMAT_VERSION = 1
 
 RUNNING, DONE, DIVERGED, STOPPED = "running", "done", "diverged", "stopped"
 
+# Where the time of a rank goes: the attribute `phases` has seconds of each, for every rank.
+LOCAL_SGD, LENDING, REDUCTION, IDLE = "local SGD", "lending", "reduction", "idle"
+EVALUATION, THEORY, OUTPUT = "evaluation", "theory", "output"
+PHASES = (LOCAL_SGD, LENDING, REDUCTION, IDLE, EVALUATION, THEORY, OUTPUT)
+IN_ALL, MEMORY = "in all", "memory_mb"  # beside the phases: seconds of this leg, and the most memory
+
 
 @dataclass(frozen=True)
 class Column:

@@ -19,7 +19,7 @@ from fedmpi.participation import Participation
 
 _MOST_WEIGHTS = 25 * 10**5
 _MOST_VISITS = 2 * 10**8  # clients times rounds, where each round asks all clients
-_FEWEST, _MOST = 2000, 40_000  # rounds
+_FEWEST_ROUNDS, _MOST_ROUNDS = 2000, 40_000
 _SMALL = 1e-3  # of d^2: as good as regularized
 
 
@@ -74,7 +74,7 @@ def _rounds_to_see(config: Config, num_clients: int) -> int:
     cycle = (who.num_groups or 1) * (who.rounds_per_group or 1)
     if who.clients_per_round:
         cycle = max(cycle, math.ceil(num_clients / who.clients_per_round))
-    wanted = min(max(_FEWEST, 4 * config.algorithm.amplify_every, 2 * cycle), _MOST)
+    wanted = min(max(_FEWEST_ROUNDS, 4 * config.algorithm.amplify_every, 2 * cycle), _MOST_ROUNDS)
     is_cheap = AVAILABILITIES.fact(who.availability, "is_cheap") or who.selection == "schedule"
     return wanted if is_cheap else min(wanted, _MOST_VISITS // num_clients)
 

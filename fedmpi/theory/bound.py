@@ -44,18 +44,18 @@ def conditions(rates: Rates, smoothness: float | None) -> dict[str, bool]:
     }
 
 
-def bound_terms(rates: Rates, of: Constants) -> dict[str, float]:
+def bound_terms(rates: Rates, constants: Constants) -> dict[str, float]:
     """min_t E|grad f(x_t)|^2 <= total, Theorem 3.1 with the constants of its proof in the appendix."""
     gamma, eta, period = rates.local_lr, rates.amplification, rates.amplify_every
     steps, rounds = rates.local_steps, rates.num_rounds
-    drift = gamma**2 * of.smoothness**2 * steps
-    noise = 21 * drift + (18 * drift * period + 4 * gamma * eta * of.smoothness) * of.rho**2
+    drift = gamma**2 * constants.smoothness**2 * steps
+    noise = 21 * drift + (18 * drift * period + 4 * gamma * eta * constants.smoothness) * constants.rho**2
     terms = {
-        "start": 8 * of.gap / (gamma * eta * steps * rounds),
-        "nu": 126 * drift * steps * of.nu2,
-        "beta": 144 * drift * steps * period**2 * of.beta2,
-        "delta": 6 * of.delta2,
-        "noise": noise * of.sigma2,
+        "start": 8 * constants.gap / (gamma * eta * steps * rounds),
+        "nu": 126 * drift * steps * constants.nu2,
+        "beta": 144 * drift * steps * period**2 * constants.beta2,
+        "delta": 6 * constants.delta2,
+        "noise": noise * constants.sigma2,
     }
     return terms | {"total": math.fsum(terms.values())}
 
@@ -64,28 +64,28 @@ def _small_rate(smoothness: float, local_steps: int, amplify_every: int, num_rou
     return 1 / (12 * smoothness * local_steps * amplify_every * math.sqrt(num_rounds))
 
 
-def rates_3_2(of: Constants, amplify_every: int, local_steps: int, num_rounds: int) -> Rates:
+def rates_3_2(constants: Constants, amplify_every: int, local_steps: int, num_rounds: int) -> Rates:
     """Corollary 3.2: gamma = 1/(12 L I P sqrt(T)), eta = min(12 P sqrt(L I F)/(sigma rho), 6 sqrt(T))."""
-    gamma = _small_rate(of.smoothness, local_steps, amplify_every, num_rounds)
-    eta, noise = 6 * math.sqrt(num_rounds), math.sqrt(of.sigma2) * of.rho
-    wanted = 12 * amplify_every * math.sqrt(of.smoothness * local_steps * of.gap)
+    gamma = _small_rate(constants.smoothness, local_steps, amplify_every, num_rounds)
+    eta, noise = 6 * math.sqrt(num_rounds), math.sqrt(constants.sigma2) * constants.rho
+    wanted = 12 * amplify_every * math.sqrt(constants.smoothness * local_steps * constants.gap)
     if 0 < wanted < eta * noise:  # F = 0: the start is the optimum already, any eta will do
         eta = wanted / noise
     return Rates(gamma, eta, amplify_every, local_steps, num_rounds)
 
 
-def suits_3_3(of: Constants, amplify_every: int, local_steps: int, num_rounds: int) -> bool:
+def suits_3_3(constants: Constants, amplify_every: int, local_steps: int, num_rounds: int) -> bool:
     """The condition of Corollary 3.3: sqrt(F)/(rho sqrt(L I T)) <= 1/(2 L I P)."""
-    if of.rho == 0:  # nobody ever takes part
+    if constants.rho == 0:  # nobody ever takes part
         return False
-    left = math.sqrt(of.gap / (of.smoothness * local_steps * num_rounds)) / of.rho
-    return 0 < left <= 1 / (2 * of.smoothness * local_steps * amplify_every)
+    left = math.sqrt(constants.gap / (constants.smoothness * local_steps * num_rounds)) / constants.rho
+    return 0 < left <= 1 / (2 * constants.smoothness * local_steps * amplify_every)
 
 
-def rates_3_3(of: Constants, amplify_every: int, local_steps: int, num_rounds: int) -> Rates:
+def rates_3_3(constants: Constants, amplify_every: int, local_steps: int, num_rounds: int) -> Rates:
     """Corollary 3.3: gamma as in 3.2, eta = 12 P sqrt(L I F)/rho; does not ask for sigma."""
-    gamma = _small_rate(of.smoothness, local_steps, amplify_every, num_rounds)
-    eta = 12 * amplify_every * math.sqrt(of.smoothness * local_steps * of.gap) / of.rho
+    gamma = _small_rate(constants.smoothness, local_steps, amplify_every, num_rounds)
+    eta = 12 * amplify_every * math.sqrt(constants.smoothness * local_steps * constants.gap) / constants.rho
     return Rates(gamma, eta, amplify_every, local_steps, num_rounds)
 
 

@@ -127,6 +127,6 @@ class LazyKeys:
 class Lazy(Method):
     """Moves by a part of what the clients found."""
 
-    def direction(self, state: object, round: object) -> tuple[np.ndarray, dict]:
+    def direction(self, state: object, current: object) -> tuple[np.ndarray, dict]:
         """Less than FedAvg."""
-        return (1 - self.config.algorithm.laziness) * round.sums["weighted_sum"], {}
+        return (1 - self.config.algorithm.laziness) * current.sums["weighted_sum"], {}

@@ -19,6 +19,7 @@ from fedmpi.simulation.clock import Stopwatch
 from fedmpi.simulation.evaluate import evaluate
 from fedmpi.simulation.lending import Loans
 from fedmpi.simulation.loop import Simulation
+from fedmpi.simulation.rank_report import RankReport
 from tests.conftest import SMALL, minibatches
 
 pytestmark = pytest.mark.mpi
@@ -31,7 +32,7 @@ def reduce(comm, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
     mine = np.flatnonzero(clients % comm.size == comm.rank)
     total = WeightedSum(comm, updates.shape[1], torch.float32, CPU, on_device=False)
     total.buffers(len(mine)).copy_(torch.from_numpy(updates[mine]))
-    return total.reduce(clients, weights, mine, 0.0, (0, False), Stopwatch()).sums["weighted_sum"]
+    return total.reduce(clients, weights, mine, RankReport(), Stopwatch()).sums["weighted_sum"]
 
 
 def test_weighted_sum_is_exact(comm):
@@ -60,10 +61,10 @@ def test_ranks_that_disagree_on_participants_are_told(comm):
     total = WeightedSum(comm, 2, torch.float32, CPU, on_device=False)
     total.buffers(len(mine)).zero_()
     if comm.size == 1:
-        total.reduce(clients, np.ones(2), mine, 0.0, (0, False), Stopwatch())
+        total.reduce(clients, np.ones(2), mine, RankReport(), Stopwatch())
         return
     with pytest.raises(UserError, match="disagree on who takes part"):
-        total.reduce(clients, np.ones(2), mine, 0.0, (0, False), Stopwatch())
+        total.reduce(clients, np.ones(2), mine, RankReport(), Stopwatch())
 
 
 def test_a_wish_to_stop_reaches_all_ranks(comm):
@@ -72,7 +73,7 @@ def test_a_wish_to_stop_reaches_all_ranks(comm):
     total.buffers(0)
     nobody = np.arange(0)
     stop = 2 if comm.rank == comm.size - 1 else 0
-    reduced = total.reduce(nobody, np.ones(0), nobody, 0.0, (stop, False), Stopwatch())
+    reduced = total.reduce(nobody, np.ones(0), nobody, RankReport(stop=stop), Stopwatch())
     assert reduced.stop == 2
     assert reduced.sums["weighted_sum"].tolist() == [0, 0]
 

@@ -393,7 +393,8 @@ def test_schedules_count_from_the_end_of_the_warm_up():
     ) + WARMUP  # fmt: skip
     rates = {
         name: [
-            validate.parse(text.replace("{}", name), "c.toml").local_lr(t) for t in (0, 6, 7, 8, 9, 10, 13)
+            validate.parse(text.replace("{}", name), "c.toml").local_lr_at(t)
+            for t in (0, 6, 7, 8, 9, 10, 13)
         ]
         for name in ("constant", "step", "inverse")
     }
@@ -421,6 +422,6 @@ def test_a_restored_run_goes_on_with_the_same_bits(comm, shared_path, name):
     checkpoint = read_checkpoint(shared_path / "r.h5.checkpoint-8")
     resumed.restore(checkpoint, lambda rank: read_part(path, checkpoint, rank))
     for t in range(8, 15):
-        original.round(t)
-        resumed.round(t)
+        original.run_round(t)
+        resumed.run_round(t)
         np.testing.assert_array_equal(resumed.state.global_params, original.state.global_params)

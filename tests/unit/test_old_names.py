@@ -64,7 +64,8 @@ def test_the_table_has_old_names_only():
         (
             "from fedmpi.sweep.results import Store",
             "fedmpi.sweep moved to fedmpi.experiments.sweep in version 0.2 "
-            "(fedmpi.sweep.results to fedmpi.experiments.sweep.store)",
+            "(fedmpi.sweep.results to fedmpi.experiments.sweep.store, "
+            "fedmpi.sweep.screen to fedmpi.cli.screen)",
         ),
         (
             "import fedmpi.plots.advice",

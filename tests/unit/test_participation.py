@@ -427,7 +427,7 @@ BAD_BODIES = {
     "returns a mask": ("return [n > 4 for n in range(num_clients)]", ["round 0"]),
 }
 BAD_MODULES = {
-    "wrong arguments": ("def who(t):\n    return [0]", ["round 0", "TypeError", "num_clients"]),
+    "wrong arguments": ("def who(t, day):\n    return [0]", ["round 0", "TypeError", "day"]),
     "no such function": ("def other(t):\n    return [0]", ["has no function who", "it has: other"]),
     "not a function": ("who = [0, 1]", ["has no function who", "it has: none"]),
     "syntax error": ("def who(:", ["importing", "SyntaxError"]),

@@ -25,6 +25,7 @@ from fedmpi.config import Config, validate
 from fedmpi.experiments.lifecycle import prepare
 from fedmpi.mpi import Comm
 from fedmpi.simulation.loop import Simulation
+from fedmpi.storage.columns import IDLE, LOCAL_SGD
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Fed:
         self.simulation: Simulation | None = prepare(some, config)[0] if some else None
         self._round = 0
         if self.simulation:
-            self.simulation.round(0)  # the first one allocates
+            self.simulation.run_round(0)  # the first one allocates
             self._round = 1
         comm.wait_asleep()
 
@@ -116,11 +117,11 @@ class Fed:
         begin, sgd, waiting = time.perf_counter(), 0.0, 0.0
         if self.simulation:
             clock = self.simulation.clock.seconds
-            sgd, waiting = -clock["local SGD"], -clock["idle"]
+            sgd, waiting = -clock[LOCAL_SGD], -clock[IDLE]
             for _ in range(rounds):
-                self.simulation.round(self._round)
+                self.simulation.run_round(self._round)
                 self._round += 1
-            sgd, waiting = sgd + clock["local SGD"], waiting + clock["idle"]
+            sgd, waiting = sgd + clock[LOCAL_SGD], waiting + clock[IDLE]
         seconds = time.perf_counter() - begin
         self._world.wait_asleep()
         return Trained(seconds, sgd, waiting)

@@ -21,7 +21,7 @@ from fedmpi.config.toml import toml_value
 from fedmpi.errors import ConfigError, did_you_mean
 
 _KEYS = ("base", "seeds", "grid", "cases")
-_MOST = 100_000
+_MOST_RUNS = 100_000
 _LONGEST_NAME = 120
 _EVERY_CLIENT = 1000  # how many a round has where nobody selects; only to order runs by size
 
@@ -168,8 +168,8 @@ def _problems(sweep: dict[str, Any], source: str) -> Iterator[str]:
     size = len(cases) * len(seeds if isinstance(seeds, list) else [1])
     for values in _flat(grid).values():
         size *= len(values) if isinstance(values, list) else 1
-    if size > _MOST:
-        yield f"sweep of {size:,} runs: at most {_MOST:,} are accepted ({source})"
+    if size > _MOST_RUNS:
+        yield f"sweep of {size:,} runs: at most {_MOST_RUNS:,} are accepted ({source})"
 
 
 def _key_problems(what: str, key: str, source: str) -> Iterator[str]:

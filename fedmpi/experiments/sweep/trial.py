@@ -11,6 +11,7 @@ from fedmpi.experiments.sweep.points import Point
 from fedmpi.mpi import Comm
 from fedmpi.results.text import duration
 from fedmpi.simulation.clock import peak_memory_mb
+from fedmpi.storage.columns import EVALUATION
 
 _ROUNDS = 10
 _MOST_TRIALS = 8
@@ -38,7 +39,7 @@ def measure(group: Comm, config: Config) -> Cost:
     data = replace(config.data, stage=None)  # this may be a login node
     simulation, _ = prepare(group, replace(config, run=short, data=data, warmup=None))
     simulation.run()  # a rate may diverge; that does not matter here
-    evaluation = simulation.clock.seconds["evaluation"]
+    evaluation = simulation.clock.seconds[EVALUATION]
     rounds = (simulation.clock.elapsed_here - evaluation) / max(simulation.completed, 1)
     most = group.gather_on_all(peak_memory_mb())
     return Cost(*group.gather_on_all((rounds, evaluation))[0], max(most))

@@ -11,6 +11,7 @@ from fedmpi.errors import UserError
 from fedmpi.results.groups import Group
 from fedmpi.results.plots.style import COLOURS, tidy
 from fedmpi.results.report.collect import phases
+from fedmpi.storage.columns import IDLE, IN_ALL, MEMORY
 from fedmpi.storage.reader import Run
 
 _MOST_PANELS = 4
@@ -77,7 +78,7 @@ def draw_timing(groups: Sequence[Group]) -> object:
         width_ratios=[1.6, 1],
     )  # fmt: skip
     names = list(dict.fromkeys(n for _, run in shown for rank in phases(run) for n in rank))
-    names = [name for name in names if name not in ("in all", "memory_mb")]
+    names = [name for name in names if name not in (IN_ALL, MEMORY)]
     left = np.zeros(len(shown))
     for number, name in enumerate(names):
         seconds = np.array([np.mean([rank.get(name, 0.0) for rank in phases(run)]) for _, run in shown])
@@ -103,7 +104,7 @@ def _draw_idle(axis: object, runs: Sequence[Run]) -> None:
     shares = np.full((len(runs), width), np.nan)
     for row, run in enumerate(runs):
         for rank, seconds in enumerate(phases(run)):
-            shares[row, rank] = 100 * seconds.get("idle", 0.0) / max(seconds["in all"], 1e-9)
+            shares[row, rank] = 100 * seconds.get(IDLE, 0.0) / max(seconds[IN_ALL], 1e-9)
     most = max(np.nanmax(shares), _LITTLE_IDLE)
     image = axis.imshow(shares, aspect="auto", cmap="cividis", vmin=0, vmax=most)
     for row, rank in np.argwhere(np.isfinite(shares)) if width <= _MOST_BARS else []:

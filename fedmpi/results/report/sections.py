@@ -13,7 +13,7 @@ import numpy as np
 from fedmpi.results.groups import Group, value_text
 from fedmpi.results.report import collect
 from fedmpi.results.text import duration
-from fedmpi.storage.columns import DONE
+from fedmpi.storage.columns import DONE, IN_ALL, MEMORY
 from fedmpi.storage.reader import Run
 from fedmpi.storage.runs import flat_config
 
@@ -148,12 +148,10 @@ def timing(groups: Sequence[Group]) -> str:
             if not ranks:
                 continue
             label = run_label(group, run)
-            kinds = [
-                k for k in dict.fromkeys(k for r in ranks for k in r) if k not in ("in all", "memory_mb")
-            ]
+            kinds = [k for k in dict.fromkeys(k for r in ranks for k in r) if k not in (IN_ALL, MEMORY)]
             for kind in kinds:
                 names.setdefault(kind, len(names))
-            total = float(np.mean([r["in all"] for r in ranks])) or 1e-9
+            total = float(np.mean([r[IN_ALL] for r in ranks])) or 1e-9
             means = {k: float(np.mean([r.get(k, 0.0) for r in ranks])) for k in kinds}
             bar = "".join(
                 f'<i class="p{names[k] % 8}" style="width:{100 * s / total:.2f}%" '
@@ -164,10 +162,10 @@ def timing(groups: Sequence[Group]) -> str:
                 f'<tr><td>{escape(label)}</td><td class="n">{duration(total)}</td>'
                 f'<td class="bar"><div>{bar}</div></td></tr>'
             )
-            head = ["Rank", *kinds, "in all", "memory MB"]
+            head = ["Rank", *kinds, IN_ALL, "memory MB"]
             table = [
                 [_cell(str(i), i)]
-                + [_cell(f"{r.get(k, 0.0):.2f}", r.get(k, 0.0)) for k in [*kinds, "in all"]]
+                + [_cell(f"{r.get(k, 0.0):.2f}", r.get(k, 0.0)) for k in [*kinds, IN_ALL]]
                 + [_cell(f"{r['memory_mb']:,.0f}", r["memory_mb"])]
                 for i, r in enumerate(ranks)
             ]

@@ -1,0 +1,56 @@
+"""What each rank tells all others once a round: a few numbers at the head of the first collective.
+
+The collective takes the largest of each number over the ranks, so a report that comes back holds the
+slowest rank's seconds and any rank's wish. Two slots with x and -x show whether all ranks have the same x.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+# The slots of a report, in their order in the message.
+SLOTS = ("plan", "minus_plan", "count", "minus_count", "seconds", "stop", "wants_checkpoint", "failed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankReport:
+    """One rank's report; or, after the reduction, that of all ranks together."""
+
+    stop: int = 0  # 0, or the reason to stop after this round
+    wants_checkpoint: bool = False  # after this round
+    failed: bool = False  # whether training a client raised an exception
+    seconds: float = 0.0  # of local training
+
+    def pack(self, plan: int, count: int) -> np.ndarray:
+        """The slots as numbers; `plan` stands for who takes part with what weight, `count` for how many."""
+        values = {
+            "plan": plan,
+            "minus_plan": -plan,
+            "count": count,
+            "minus_count": -count,
+            "seconds": self.seconds,
+            "stop": self.stop,
+            "wants_checkpoint": self.wants_checkpoint,
+            "failed": self.failed,
+        }
+        return np.array([values[slot] for slot in SLOTS], dtype=np.float64)
+
+    @classmethod
+    def unpack(cls, largest: np.ndarray) -> tuple[RankReport, bool]:
+        """The report of all ranks together, and whether they agree on who takes part.
+
+        >>> packed = RankReport(stop=2, seconds=1.5).pack(plan=77, count=3)
+        >>> RankReport.unpack(packed)
+        (RankReport(stop=2, wants_checkpoint=False, failed=False, seconds=1.5), True)
+        """
+        slots = dict(zip(SLOTS, largest.tolist(), strict=True))
+        report = cls(
+            stop=int(slots["stop"]),
+            wants_checkpoint=bool(slots["wants_checkpoint"]),
+            failed=bool(slots["failed"]),
+            seconds=slots["seconds"],
+        )
+        agree = slots["plan"] == -slots["minus_plan"] and slots["count"] == -slots["minus_count"]
+        return report, agree
