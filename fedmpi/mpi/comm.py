@@ -23,15 +23,15 @@ class Comm:
     """All ranks of the job, and those of this node."""
 
     def __init__(self, world: Any, device_rank: int | None = None) -> None:
-        self.is_part = device_rank is not None  # of the job's ranks, which may go on without these
+        self.is_part = device_rank is not None  # a part of the job: other ranks may continue without it
         self._mpi = import_mpi()
         self._world = world
         self._node = world.Split_type(self._mpi.COMM_TYPE_SHARED)
         self.rank: int = world.rank
         self.size: int = world.size
-        self.node_rank: int = self._node.rank  # local rank: right under every launcher
+        self.node_rank: int = self._node.rank  # local rank: correct under every launcher
         self.node_size: int = self._node.size
-        # Of all ranks of the node, not only of this group: groups must not share the first GPU.
+        # Counts all ranks of the node, not only this group: groups must not share the first GPU.
         self.device_rank = self.node_rank if device_rank is None else device_rank
         self.is_root = self.rank == 0
 
@@ -46,17 +46,17 @@ class Comm:
         return self._mpi.Get_processor_name()
 
     def first(self, count: int) -> Comm | None:
-        """Collective. The first `count` ranks by themselves; None on the others."""
+        """Collective. A group of the first `count` ranks; None on the others."""
         inside = self.rank < count
         world = self._world.Split(0 if inside else self._mpi.UNDEFINED, self.rank)
         return Comm(world, self.device_rank) if inside else None
 
     def split(self, group: int) -> Comm:
-        """Collective. The ranks that say the same number, by themselves."""
+        """Collective. A group of the ranks that pass the same number."""
         return Comm(self._world.Split(group, self.rank), self.device_rank)
 
     def free(self) -> None:
-        """Collective. Give back what `first` and `split` took; this object is not used any more."""
+        """Collective. Free what `first` and `split` allocated; do not use this object any more."""
         self._node.Free()
         if self.is_part:
             self._world.Free()
@@ -72,7 +72,7 @@ class Comm:
         return self._world.allreduce(value) / self.size
 
     def wait_asleep(self, meanwhile: Callable[[], None] | None = None) -> None:
-        """Collective. Wait until all ranks are here, without using the core meanwhile."""
+        """Collective. Wait until all ranks are here, without keeping the core busy."""
         request = self._world.Ibarrier()
         while not request.Test():
             if meanwhile:
@@ -80,7 +80,7 @@ class Comm:
             time.sleep(0.002 if meanwhile is None else 0.05)
 
     def sum_in_place(self, values: Any) -> None:
-        """Collective. Elementwise sum over ranks. Exact for integers, and where one rank owns each entry.
+        """Collective. Elementwise sum over ranks. Exact for integers, or if each entry has one owner.
 
         `values` is a contiguous array, or a CUDA tensor where the MPI library is CUDA-aware.
         """
@@ -88,16 +88,16 @@ class Comm:
             self._world.Allreduce(self._mpi.IN_PLACE, values[start : start + _CHUNK], op=self._mpi.SUM)
 
     def broadcast(self, values: np.ndarray) -> None:
-        """Collective. Rank 0's array, in place on all ranks."""
+        """Collective. Copy rank 0's array to all ranks, in place."""
         for start in range(0, len(values), _CHUNK):
             self._world.Bcast(values[start : start + _CHUNK], root=0)
 
     def gather(self, value: T) -> list[T] | None:
-        """Collective. One small object of every rank, in rank order, on rank 0."""
+        """Collective. One small object from every rank, in rank order, on rank 0."""
         return self._world.gather(value, root=0)
 
     def gather_on_all(self, value: T) -> list[T]:
-        """Collective. One small object of every rank, in rank order, on all ranks."""
+        """Collective. One small object from every rank, in rank order, on all ranks."""
         return self._world.allgather(value)
 
     def on_root(self, function: Callable[[], T]) -> T:
@@ -140,7 +140,7 @@ class Comm:
             raise UserError.on_all_ranks(message, exit_code, self.size)
 
     def fail_together(self, error: ClientError | None) -> None:
-        """Collective. Raise what one rank met on all of them, so that all can go on with something else."""
+        """Collective. Raise one rank's error on all of them, so that all can continue with other work."""
         for rank, message in enumerate(self._world.allgather(str(error) if error else None)):
             if message is not None:
                 failure = error if error and rank == self.rank else ClientError(message)
@@ -152,11 +152,11 @@ class Comm:
         return self._node.bcast(value, root=0)
 
     def send_later(self, values: np.ndarray, rank: int, tag: int) -> Any:
-        """Start sending bytes to a rank; keep `values` unchanged until `wait()` of what this returns."""
+        """Start sending bytes to a rank; keep `values` unchanged until `wait()` of the returned request."""
         return self._world.Isend(values, dest=rank, tag=tag)
 
     def receive_later(self, values: np.ndarray, rank: int, tag: int) -> Any:
-        """Start receiving bytes from a rank; `values` is filled after `wait()` of what this returns."""
+        """Start receiving bytes from a rank; `values` is filled after `wait()` of the returned request."""
         return self._world.Irecv(values, source=rank, tag=tag)
 
     def scatter_on_node(self, part_of: Callable[[int], np.ndarray] | None, out: np.ndarray) -> None:

@@ -33,13 +33,13 @@ def place(wanted: str, local_rank: int, gpus: int) -> str:
         said = "" if shown is None else f" (CUDA_VISIBLE_DEVICES={shown})"
         raise UserError(
             f'config run.device = "cuda": no CUDA device is visible{said}; use "auto" or "cpu", ask '
-            "SLURM for --gpus-per-node, and see that torch is a CUDA build"
+            "SLURM for --gpus-per-node, and check that torch is a CUDA build"
         )
     return "cpu" if wanted == "cpu" or gpus == 0 else f"cuda:{local_rank % gpus}"
 
 
 def missed_gpus(wanted: str, gpus: int) -> str:
-    """A sentence for a rank that was given GPUs which torch does not see; empty otherwise."""
+    """A note for a rank that was given GPUs which torch does not see; empty otherwise."""
     shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if wanted != "auto" or gpus or not shown or shown.startswith(("-1", "NoDevFiles")):
         return ""
@@ -50,7 +50,7 @@ def missed_gpus(wanted: str, gpus: int) -> str:
 
 
 def choose_device(wanted: str, local_rank: int, threads: int = 1) -> torch.device:
-    """The device of a rank, made the current one. `wanted` is `run.device`, `threads` `run.threads`."""
+    """The device of a rank, set as current. `wanted` is `run.device`, `threads` is `run.threads`."""
     device = torch.device(place(wanted, local_rank, visible_gpus()))
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -62,17 +62,17 @@ def choose_device(wanted: str, local_rank: int, threads: int = 1) -> torch.devic
         return device
     _keep_freed_memory()
     torch.set_flush_denormal(True)  # gradients below 1e-38 would slow the kernels down many times over
-    torch.set_num_threads(threads)  # one thread a rank, one rank a core is best; others change the bits
+    torch.set_num_threads(threads)  # one per rank and core is best; the number changes the bits
     return device
 
 
 def device_name(device: torch.device) -> str:
-    """What a person calls the device."""
+    """The name of the device, for display."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 def gpu_id(device: torch.device) -> str:
-    """What tells a GPU from its neighbours, whatever the launcher lets a rank see; empty for a CPU."""
+    """Identifies a GPU on its node, whatever devices the launcher shows to a rank; empty for a CPU."""
     if device.type != "cuda":
         return ""
     return str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))[:8]
@@ -81,8 +81,8 @@ def gpu_id(device: torch.device) -> str:
 def _keep_freed_memory() -> None:
     """Let glibc keep freed memory for the next step instead of giving it back to the system.
 
-    A step of a CNN allocates megabytes that it frees again; getting them anew costs hundreds of page faults
-    a step, 5 % of its time. Without glibc nothing happens.
+    A step of a CNN allocates megabytes that it frees again; allocating them again costs hundreds of page
+    faults a step, 5 % of its time. Does nothing without glibc.
     """
     mmap_threshold, trim_threshold, top_pad = -3, -1, -2  # malloc.h
     with contextlib.suppress(OSError, AttributeError):

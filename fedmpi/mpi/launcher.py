@@ -12,7 +12,7 @@ _RELAUNCHED = "FEDMPI_RELAUNCHED"
 
 
 def relaunch(count: int, *, oversubscribe: bool = True) -> None:
-    """Become `mpirun -n count fedmpi ...` with the same arguments; returns if that was done before."""
+    """Become `mpirun -n count fedmpi ...` with the same arguments; returns if already relaunched."""
     if os.environ.get(_RELAUNCHED):
         return
     os.environ[_RELAUNCHED] = "1"

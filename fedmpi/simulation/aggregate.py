@@ -1,8 +1,8 @@
 """The sum of q * update over all participants, the same bits on any number of ranks.
 
-Two collectives: a few numbers and each client's largest value by MAX (a third one where clients are many),
-then the fixed-point sum. Invariant: all are called by every rank, whatever it trained; and nothing is
-summed unless all updates of all ranks are finite.
+Two collectives: the maximum of a few numbers and of each client's update (a third one for many clients),
+then the fixed-point sum. Invariant: every rank calls all of them, whatever it trained; nothing is summed
+unless the updates of all ranks are finite.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _REPORT = len(SLOTS)
 
 
 class NonFiniteUpdateError(Exception):
-    """Some client's update holds inf or nan. Raised on all ranks alike."""
+    """Some client's update holds inf or nan. Raised on all ranks."""
 
     def __init__(self, client: int) -> None:
         super().__init__(f"client {client} gave a non-finite update")
@@ -40,11 +40,11 @@ class NonFiniteUpdateError(Exception):
 class Reduced:
     """What all ranks know after a reduction."""
 
-    sums: dict[str, np.ndarray]  # "weighted_sum", and those of the method's own
+    sums: dict[str, np.ndarray]  # "weighted_sum", and the method's own sums
     update_max: np.ndarray  # largest magnitude in each client's update
     compute_time: float  # of the slowest rank
     idle_time: float  # waiting for the slowest rank, mean over ranks
-    stop: int  # 0, or why a rank wants to stop
+    stop: int  # 0, or the reason why a rank wants to stop
     checkpoint: bool  # whether a rank wants one after this round
 
 
@@ -52,8 +52,8 @@ def wave_size(num_params: int) -> int:
     """How many participants are trained before their updates are summed.
 
     Updates wait in memory until their common exponent is known; waves bound that memory to 256 MB
-    over all ranks (more for models above 4 million parameters). A function of the model
-    alone: the bits must not depend on the ranks.
+    over all ranks (more for models above 4 million parameters). The size depends on the model
+    alone, so that the bits do not depend on the number of ranks.
 
     >>> wave_size(228_586)
     293
@@ -76,7 +76,7 @@ class WeightedSum:
         self._comm = comm
         self._on_device = on_device and device.type == "cuda"
         self._updates = torch.empty((0, num_params), dtype=dtype, device=device)
-        # Room for a sum over ranks of all parameters, and for one number more.
+        # A sum over ranks for each parameter, and one extra number.
         self._total = torch.zeros(num_params + 1, dtype=torch.int64, device=device)
 
     def buffers(self, count: int) -> Tensor:
@@ -94,10 +94,10 @@ class WeightedSum:
         clock: Stopwatch,
         failure: ClientError | None = None,
     ) -> Reduced:
-        """Collective. The sum of q * update over all `clients`, and what else the ranks share.
+        """Collective. The sum of q * update over all `clients`, and the combined report of all ranks.
 
         The buffers hold the updates of `clients[mine]`, in that order; `mine` are indices. A `failure`
-        that any rank met while it trained is raised on all.
+        of any rank during training is raised on all ranks.
         """
         updates, own_weights = self._updates[: len(mine)], weights[mine].tolist()
         with clock(REDUCTION):
@@ -125,7 +125,7 @@ class WeightedSum:
     def total(self, rows: Tensor, clients: np.ndarray, mine: np.ndarray) -> np.ndarray:
         """Collective. The sum over all `clients` of one vector each, without weights.
 
-        `rows` are those of `clients[mine]`; they may be more precise than the updates.
+        `rows` are those of `clients[mine]`; their precision may be higher than that of the updates.
         """
         peaks = self._comm.maximum(_peaks(rows, len(clients), mine))
         if not np.isfinite(peaks).all():
@@ -154,12 +154,12 @@ class WeightedSum:
         report: RankReport,
         failure: ClientError | None,
     ) -> tuple[np.ndarray, RankReport]:
-        """Collective. Every client's largest |update|, and the report of all ranks together.
+        """Collective. Every client's largest |update|, and the combined report of all ranks.
 
-        Trouble on any rank is raised on all.
+        A failure on any rank is raised on all ranks.
         """
         plan, count = zlib.crc32(clients.tobytes() + weights.tobytes()), len(clients)
-        # Of fixed length, so that even ranks that disagree on who takes part can compare.
+        # The length is fixed, so that ranks which disagree on the participants can still compare.
         head = np.zeros(_HEAD)
         head[:_REPORT] = report.pack(plan, count)
         fits = count <= _HEAD - _REPORT
@@ -185,7 +185,7 @@ def _peaks(rows: Tensor, count: int, mine: np.ndarray) -> np.ndarray:
     """The largest magnitude of each row, at its client's place among `count`; inf for a nan."""
     peaks = np.zeros(count)
     if len(rows):
-        # Row by row: no copy of all rows is made.
+        # Row by row, to avoid a copy of all rows.
         bounds = torch.stack([torch.stack(torch.aminmax(row)) for row in rows])
         peaks[mine] = bounds.abs().amax(dim=1).double().cpu().numpy()
     peaks[~np.isfinite(peaks)] = np.inf  # a nan would be lost in a maximum over ranks

@@ -2,7 +2,7 @@
 
 The update itself is accumulated, y = x + update, instead of stepping y in place: at gamma = 1e-5 a step
 often falls below half an ulp of y and would be lost in float32. Invariant: an update is a pure function
-of x_t, gamma and the client's minibatches, whichever clients are trained together with it.
+of x_t, gamma and the client's minibatches, regardless of which clients are trained with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedmpi.models.flat import aligned_rows
 
 
 class LocalTrainer:
-    """Trains clients in groups, as large as the engine takes."""
+    """Trains clients in groups of up to the engine's group size."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class LocalTrainer:
     ) -> None:
         """Write each client's update of a round into its row of local["update"]. `self.start` holds x_t.
 
-        A method's other entries of `local` change as it says.
+        The method may change its other entries of `local`.
         """
         local["update"].zero_()
         for rows, group in self._groups(works):
@@ -117,5 +117,5 @@ class LocalTrainer:
 
 
 def rows_of(local: Local, rows: slice) -> Local:
-    """The entries of some clients; what the server sent is for all of them."""
+    """The rows of some clients; entries that the server sent are shared by all."""
     return {name: value if name.startswith("server_") else value[rows] for name, value in local.items()}

@@ -1,7 +1,7 @@
 """What clients remember between rounds: a vector for each table of the method, kept by the client's owner.
 
-Rows are made when a client is first touched; before that its vectors are zero. Invariant: addressed by
-client id, never by rank, so that a checkpoint can be taken up on any number of ranks.
+A client's row is created when it is first used; before that its vectors are zero. Invariant: rows are
+addressed by client id, never by rank, so that a checkpoint can be loaded on any number of ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ClientMemory:
         self._tables = {name: like.new_zeros((0, len(like))) for name in names}
 
     def fetch(self, clients: np.ndarray) -> dict[str, Tensor]:
-        """Copies of the tables' rows of some own clients, in that order."""
+        """Copies of the rows of some of this rank's clients, in that order."""
         if not self._names:
             return {}
         rows = self._rows(clients)
@@ -40,20 +40,20 @@ class ClientMemory:
                 table[rows] = local[name]
 
     def dump(self) -> dict[str, np.ndarray]:
-        """All that is remembered, for a checkpoint: client ids, and a table of rows each."""
+        """Everything, for a checkpoint: the client ids, and their rows of each table."""
         count = len(self._clients)
         tables = {name: table[:count].cpu().numpy() for name, table in self._tables.items()}
         return {"clients": np.array(self._clients, np.int64), **tables}
 
     def load(self, dumped: dict[str, np.ndarray], rank: int) -> None:
-        """Take the rows of a checkpoint's part that belong to clients of this rank."""
+        """Load the rows of this rank's clients from one part of a checkpoint."""
         own = owner_of(dumped["clients"], self._num_ranks) == rank
         if own.any():
             rows = {name: torch.from_numpy(dumped[name][own]).to(self._like) for name in self._names}
             self.store(dumped["clients"][own], rows)
 
     def _rows(self, clients: np.ndarray) -> Tensor:
-        """Where the clients' rows are; new ones are made."""
+        """The clients' row numbers; missing rows are created."""
         places = place_of(clients, self._num_ranks)
         new = np.unique(clients[self._row_of[places] < 0])
         if len(new):
@@ -73,12 +73,12 @@ class ClientMemory:
 
 
 def table_bytes(num_tables: int, num_owned: int, num_params: int, item_size: int = 4) -> int:
-    """Memory of the tables once every client was seen."""
+    """Memory of the tables once every client has taken part."""
     return num_tables * num_owned * num_params * item_size
 
 
 def check_room(name: str, num_tables: int, num_owned: int, num_params: int, item_size: int) -> None:
-    """Refuse a method whose tables cannot fit into this node's memory, with the arithmetic."""
+    """Refuse a method whose tables do not fit into this node's memory, and show the arithmetic."""
     needed, room = table_bytes(num_tables, num_owned, num_params, item_size), available_bytes()
     if room is not None and needed > room:
         raise UserError(
@@ -89,7 +89,7 @@ def check_room(name: str, num_tables: int, num_owned: int, num_params: int, item
 
 
 def available_bytes() -> int | None:
-    """Memory that can still be had on this node; None where the system does not tell."""
+    """Memory still available on this node; None where the system does not report it."""
     try:
         with open("/proc/meminfo") as file:
             lines = dict(line.split(":", 1) for line in file)

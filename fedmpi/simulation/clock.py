@@ -18,7 +18,7 @@ class Stopwatch:
         self.seconds: dict[str, float] = defaultdict(float)
 
     def start(self) -> None:
-        """Count from now on: what came before was preparation."""
+        """Count from now on: the time before this was preparation."""
         self._begin = time.perf_counter()
 
     @contextlib.contextmanager
@@ -42,7 +42,7 @@ class Stopwatch:
 
 
 def peak_memory_mb() -> float:
-    """The most memory this process ever held."""
+    """Peak memory of this process."""
     try:
         with open("/proc/self/status") as file:
             lines = dict(line.split(":", 1) for line in file)

@@ -1,7 +1,7 @@
 """Loss and accuracy on the whole training and test sets, over all ranks.
 
-Every block of samples is evaluated by one rank, always in the same composition; the others contribute
-zeros for it. So the sum over ranks is exact, and the means do not depend on how many ranks there are.
+Every block of samples is evaluated by one rank, always with the same samples; the others contribute
+zeros for it. So the sum over ranks is exact, and the means do not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def evaluate(
 
 
 class Evaluator:
-    """Evaluates x on one set; an x that did not change (nobody took part, all wait) only once."""
+    """Evaluates x on one set; keeps the result while x does not change (rounds without participants)."""
 
     def __init__(self, comm: Comm, model: FlatModel, data: EvalData) -> None:
         self._comm, self._model, self._data = comm, model, data
         self._seen, self._found = b"", (math.nan, math.nan)
 
     def __call__(self, global_params: np.ndarray) -> tuple[float, float]:
-        """Collective. (mean loss, accuracy); x, and so the answer whether it changed, is every rank's."""
+        """Collective. (mean loss, accuracy). x is the same on all ranks, so all see if it changed."""
         digest = hashlib.blake2b(global_params).digest()
         if digest != self._seen:
             self._seen, self._found = digest, evaluate(self._comm, self._model, global_params, self._data)

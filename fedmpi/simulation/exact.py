@@ -41,7 +41,7 @@ def add_contributions(total: Tensor, updates: Tensor, weights: Sequence[float], 
     factor = math.ldexp(1.0, exponent)
     scaled = torch.empty(min(chunk, len(total)), dtype=torch.float64, device=total.device)
     rounded = torch.empty_like(scaled, dtype=torch.int64)
-    # Chunk by chunk through all updates: what is worked on stays in the cache.
+    # Chunk by chunk through all updates, so that the chunk stays in the cache.
     for start in range(0, len(total), chunk):
         part = total[start : start + chunk]
         real, whole = scaled[: len(part)], rounded[: len(part)]

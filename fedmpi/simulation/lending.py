@@ -1,7 +1,7 @@
-"""Samples of lent clients on their way from owner to trainer, while both train their own clients.
+"""Sends the samples of lent clients from owner to trainer, while both train their own clients.
 
-Invariant: what travels is a client's raw samples for the steps of one round; the trainer makes of them
-exactly the minibatches that the owner would have made.
+Invariant: a client's raw samples for the steps of one round are sent; the trainer makes exactly the same
+minibatches from them as the owner would have made.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Loans:
         self._arriving: dict[int, tuple[object, np.ndarray]] = {}
 
     def start(self, clients: np.ndarray, trainers: np.ndarray, drawn: np.ndarray, count: int) -> None:
-        """Send own clients' samples to the ranks that train them; expect those this rank trains."""
+        """Start sending samples of lent clients, and receiving those of borrowed clients."""
         owners = owner_of(clients, self._comm.size)
         for tag in np.flatnonzero(owners != trainers).tolist():
             client, owner, trainer = int(clients[tag]), int(owners[tag]), int(trainers[tag])
@@ -47,12 +47,12 @@ class Loans:
         return inputs.to(owned.device), labels.to(owned.device)
 
     def keep_moving(self) -> None:
-        """Let MPI get on with large messages, which move only while a call into MPI is made."""
+        """Let MPI make progress on large messages, which move only during calls into MPI."""
         for request, _ in self._sending:
             request.Test()
 
     def finish(self) -> None:
-        """Wait until everything sent has left."""
+        """Wait until all samples are sent."""
         for request, _ in self._sending:
             request.wait()
         self._sending.clear()

@@ -72,9 +72,9 @@ class Simulation:
         self.engine = comm.on_root(
             lambda: choose_engine(config.algorithm.engine, self.model, on_cuda=on_cuda, is_random=is_random)
         )
-        # Fixed from here on: a run that goes on elsewhere must not choose again.
+        # Fixed from here on: a run that is resumed elsewhere must not choose again.
         self.config = config = config.with_engine(self.engine.name)
-        # The warm-up is plain FedAvg, whatever comes after it.
+        # The warm-up is plain FedAvg, whatever method follows.
         self.warmup_method = Method(config.plain(), self.data.partition.num_clients)
         self.method = comm.try_on_all(lambda: make_method(config, self.data.partition.num_clients))
         self.training = Training(
@@ -82,7 +82,7 @@ class Simulation:
         )
         self.probe = Probe(comm, self.model, clients, self.data.partition.num_clients)
 
-        # x_0 is rank 0's: a model function of the user's own may draw what it likes.
+        # All ranks take x_0 from rank 0: a user's model function may draw other numbers on each rank.
         initial = self.model.initial.copy()
         comm.broadcast(initial)
         self.state = self.method.init(initial)
@@ -94,9 +94,9 @@ class Simulation:
         return model
 
     def restore(self, checkpoint: Checkpoint, read_part: Callable[[int], dict[str, np.ndarray]]) -> None:
-        """Go on from a checkpoint; the same on every rank, but for u, which is rank 0's.
+        """Continue from a checkpoint; the same on every rank, except for u, which only rank 0 uses.
 
-        `read_part(rank)` gives what that rank wrote of its clients' tables.
+        `read_part(rank)` returns the client tables that this rank wrote.
         """
         self.completed = checkpoint.completed
         self.state = ServerState(
@@ -109,7 +109,7 @@ class Simulation:
         self.clock.offset = checkpoint.wall_time_s
 
     def digests(self) -> dict[str, str]:
-        """What must be the same when a run goes on."""
+        """Digests of what must not change when a run is resumed."""
         return {
             "data": self.data.digest,
             "model": self.model.digest(),
@@ -117,7 +117,7 @@ class Simulation:
         }
 
     def checkpoint(self, run_id: str, rows: dict[str, int]) -> Checkpoint:
-        """The state after `completed` rounds; `rows` of each table of the result file belong to it."""
+        """The state after `completed` rounds; `rows`: how many rows of each result table belong to it."""
         return Checkpoint(
             run_id=run_id,
             completed=self.completed,
@@ -134,7 +134,7 @@ class Simulation:
         )
 
     def run(self, output: Output | None = None, listener: Listener | None = None) -> Outcome:
-        """Collective. The rounds that are left, and how they ended. Prints nothing."""
+        """Collective. Run the remaining rounds; returns how they ended. Prints nothing."""
         output, listener = output or Output(), listener or Listener()
         status, diverged = DONE, None
         listener.expects(self.config.run.num_rounds, self.completed)
@@ -169,7 +169,7 @@ class Simulation:
         return outcome
 
     def _after_round(self, output: Output, listener: Listener) -> None:
-        """Collective. Evaluate, show and store, as far as it is due."""
+        """Collective. Evaluate, report progress and store, whatever is due."""
         self._evaluate_if_due(output, listener)
         listener.round_done(self.completed)
         output.after_round(self, checkpoint=self._checkpoint_due)

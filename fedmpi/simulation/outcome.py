@@ -1,7 +1,7 @@
-"""What a run tells while it goes on, and how it ended.
+"""What a run reports while it is running, and how it ended.
 
-`Output` takes results (experiments/result_file.py writes them), `Listener` is for people: progress, or a
-function of the user's own. The loop calls both in the order in which they stand here; these do nothing.
+`Output` takes results (experiments/result_file.py writes them), `Listener` is for people: a progress bar,
+or a user's callback. The loop calls the methods of both in the order below; here they do nothing.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ if TYPE_CHECKING:
 
 
 class Output:
-    """Where results go; on every rank, since clients' tables are written by the ranks that own them."""
+    """Where results go; on every rank, since each rank writes the tables of its own clients."""
 
     takes_rows = False  # whether `add` does anything on this rank
 
     def wants_checkpoint(self, completed: int) -> bool:
-        """Whether this rank asks for a checkpoint after so many rounds."""
+        """Whether this rank asks for a checkpoint after `completed` rounds."""
         return False
 
     def add(self, table: str, **values: Any) -> None:
-        """Rows of a table of the result file, by the names of its columns."""
+        """Add rows to a table of the result file, by column name."""
 
     def after_round(self, simulation: Simulation, *, checkpoint: bool) -> None:
-        """Collective. After each round, and before the first; `checkpoint`: all ranks agreed on one."""
+        """Collective. After each round and before the first; `checkpoint`: all ranks agreed on one."""
 
     def finish(self, simulation: Simulation, outcome: Outcome) -> None:
         """Collective. After the last round of this leg."""
 
 
 class Listener:
-    """Who wants to know; on rank 0."""
+    """Follows the progress of a run; on rank 0."""
 
     def expects(self, total: int, completed: int = 0) -> None:
-        """So many rounds there will be, of which some are complete already."""
+        """The run has `total` rounds, of which `completed` are already complete."""
 
     def evaluated(self, row: dict[str, float]) -> None:
-        """An evaluation, by the names of the columns of /eval; nan where a set was left out."""
+        """An evaluation, by the column names of /eval; nan for a set that was not evaluated."""
 
     def round_done(self, completed: int) -> None:
-        """So many rounds are complete; 0 before the first."""
+        """`completed` rounds are complete; called with 0 before the first."""
 
     def ended(self, completed: int) -> None:
-        """No round follows."""
+        """The last round of this leg is over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +70,14 @@ class Divergence:
     def remedy(self) -> str:
         """What is kept, and what to do."""
         return (
-            f"results and model of the {self.round} rounds before are kept. "
+            f"results and model of the {self.round} rounds before that are kept. "
             f"Try a local_lr below {self.local_lr:g}"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a run, or this leg of it, ended; the same on all ranks but for `phases`."""
+    """How a run, or this leg of it, ended; the same on all ranks except for `phases`."""
 
     status: str  # "done", "diverged" or "stopped"
     completed: int
@@ -97,5 +97,5 @@ class Outcome:
 
 
 def divergence(t: int, client: int, num_ranks: int, local_lr: float) -> Divergence:
-    """The client, and the rank that owns it."""
+    """A divergence, with the rank that owns the client."""
     return Divergence(round=t, client=client, rank=int(owner_of(client, num_ranks)), local_lr=local_lr)

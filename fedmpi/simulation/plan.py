@@ -1,7 +1,7 @@
-"""Who trains whom in a round: owners train their own clients, and surplus clients are lent to idle ranks.
+"""Which rank trains which client: owners train their own clients, surplus clients are lent to idle ranks.
 
 Invariant: the plan is a pure function of the participants and the number of ranks, so that every rank
-computes the same one; a client's update has the same bits on whichever rank it is trained.
+computes the same one; a client's update has the same bits on any rank.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import numpy as np
 def assign(owners: np.ndarray, num_ranks: int, costs: np.ndarray | None = None) -> np.ndarray:
     """The rank that trains each participant, given the rank that owns it.
 
-    With `costs` that differ, see `assign_by_cost`. Where all cost the same:
-
-    No rank trains more than its even share, ceil(participants / ranks); what an owner has beyond that goes
-    to the ranks with the least to do. Nothing else moves, since moving costs a message.
+    If the `costs` differ, see `assign_by_cost`. Otherwise no rank trains more than its even share,
+    ceil(participants / ranks); an owner's surplus goes to the ranks with the least to do. Nothing else
+    moves, since moving costs a message.
 
     >>> assign(np.array([0, 0, 0, 1]), 2)
     array([0, 0, 1, 1])
@@ -42,10 +41,10 @@ def assign(owners: np.ndarray, num_ranks: int, costs: np.ndarray | None = None) 
 
 
 def assign_by_cost(owners: np.ndarray, num_ranks: int, costs: np.ndarray) -> np.ndarray:
-    """As `assign`, for participants that differ: the longest first, at home if there is room.
+    """As `assign`, for participants with different costs: the largest first, on its owner if there is room.
 
-    A rank has room up to the even share of all costs, or up to the longest single one. What does not fit
-    at home goes to the rank with the least to do.
+    A rank has room up to the even share of all costs, or up to the largest single cost. What does not fit
+    on its owner goes to the rank with the least to do.
 
     >>> assign_by_cost(np.array([0, 0, 0, 1]), 2, np.array([9, 1, 8, 1]))
     array([0, 0, 1, 1])

@@ -1,8 +1,8 @@
 """The paper's constants at a point, from the data: gradients, noise and curvature over all ranks.
 
-Each rank works on the clients it owns. Estimates at one point, not bounds for all x, which no measurement
-can give. Invariant: nothing of the run changes; and sums over ranks are exact, so the figures of
-`client_gradients` and `observe` do not depend on how many ranks there are.
+Each rank works on the clients it owns. These are estimates at one point, not bounds for all x, which no
+measurement can give. Invariant: the run itself does not change; sums over ranks are exact, so the results
+of `client_gradients` and `observe` do not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _COLUMNS = 1 << 14
 
 @dataclass(frozen=True)
 class Measured:
-    """What was found at a point."""
+    """The constants measured at one point."""
 
-    smoothness: float  # largest |eigenvalue| of the Hessians of the clients looked at
+    smoothness: float  # largest |eigenvalue| of the Hessians of the clients examined
     sigma2: float  # largest over clients of the minibatch gradients' variance
     gap: float  # f(x), an upper bound of f(x) - f* as losses are never below 0
     grad_norm2: float
     d2: float
-    # Rows with the inner products of grad F_n - grad f; None for many clients.
+    # Rows with the inner products of grad F_n - grad f; None for too many clients.
     deviations: np.ndarray | None
 
 
@@ -58,7 +58,7 @@ class Probe:
 
     @cached_property
     def _sum(self) -> WeightedSum:
-        """Made when it is first needed: it holds a vector."""
+        """Created on first use, since it holds a vector."""
         model = self._model
         return WeightedSum(
             self._comm, model.num_params, torch.float64, model.values.device, on_device=False
@@ -73,7 +73,7 @@ class Probe:
         rows = self._model.values.new_zeros((len(self.owned), self._model.num_params))
         losses = np.zeros(self.num_clients)
         self._model.load(x)
-        self._model.module.eval()  # without dropout, so no random numbers are used up
+        self._model.module.eval()  # without dropout, so no random numbers are consumed
         for place, client in enumerate(self.owned.tolist()):
             losses[client] = self._add_gradient(rows[place], client)
             tick(place + 1)
@@ -99,7 +99,7 @@ class Probe:
         return total / self.num_clients
 
     def of_all(self, own: np.ndarray) -> np.ndarray:
-        """Collective. One number of each client, of all N."""
+        """Collective. One number for each of all N clients, from those of this rank's clients."""
         values = np.zeros(self.num_clients)
         values[self.owned] = own
         self._comm.sum_in_place(values)
@@ -137,11 +137,11 @@ class Probe:
     # --- Only for `advise` ----------------------------------------------------------------------------
 
     def measure(self, x: np.ndarray, tick: Callable[[int], None]) -> Measured:
-        """Collective. Every constant at x; `tick(done)` of `steps` tells how far this rank is."""
+        """Collective. Every constant at x; `tick(done)` reports this rank's progress out of `steps`."""
         rows, losses = self.client_gradients(x, tick)
         mean = self.mean(rows)
         if mean is None:
-            raise UserError.on_all_ranks("gradients are not finite there: no constants can be measured")
+            raise UserError.on_all_ranks("gradients are not finite at this point: cannot measure constants")
         noise = self._noise(rows, lambda done: tick(len(self.owned) + done))
         curvature = self._curvature(lambda done: tick(2 * len(self.owned) + done))
         rows = rows.double() - torch.from_numpy(mean).to(rows.device)
@@ -197,7 +197,7 @@ class Probe:
         for _ in range(_MOST_ITERATIONS):
             product = self._hessian_times(client, vector)
             size = product.norm().item()
-            if size <= 1.01 * before or size == 0:  # never falls, but for rounding
+            if size <= 1.01 * before or size == 0:  # never decreases, except by rounding
                 return size
             before, vector = size, product / size
         return before
@@ -215,7 +215,7 @@ class Probe:
         return result
 
     def _gram(self, rows: Tensor) -> np.ndarray:
-        """Collective. All inner products of clients' rows, some columns at a time."""
+        """Collective. All inner products of clients' rows, a block of columns at a time."""
         gram = np.zeros((self.num_clients, self.num_clients))
         for start in range(0, rows.shape[1], _COLUMNS):
             mine = rows[:, start : start + _COLUMNS].cpu().numpy()

@@ -1,7 +1,7 @@
-"""What each rank tells all others once a round: a few numbers at the head of the first collective.
+"""What each rank reports to all others once a round: a few numbers at the head of the first collective.
 
-The collective takes the largest of each number over the ranks, so a report that comes back holds the
-slowest rank's seconds and any rank's wish. Two slots with x and -x show whether all ranks have the same x.
+The collective takes the maximum of each number over the ranks, so the combined report holds the slowest
+rank's seconds and any rank's request. Two slots with x and -x show whether all ranks have the same x.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SLOTS = ("plan", "minus_plan", "count", "minus_count", "seconds", "stop", "wants
 
 @dataclass(frozen=True, kw_only=True)
 class RankReport:
-    """One rank's report; or, after the reduction, that of all ranks together."""
+    """One rank's report; or, after the reduction, the combined report of all ranks."""
 
     stop: int = 0  # 0, or the reason to stop after this round
     wants_checkpoint: bool = False  # after this round
@@ -24,7 +24,7 @@ class RankReport:
     seconds: float = 0.0  # of local training
 
     def pack(self, plan: int, count: int) -> np.ndarray:
-        """The slots as numbers; `plan` stands for who takes part with what weight, `count` for how many."""
+        """The slots as numbers; `plan` is a checksum of participants and weights, `count` their number."""
         values = {
             "plan": plan,
             "minus_plan": -plan,
@@ -39,7 +39,7 @@ class RankReport:
 
     @classmethod
     def unpack(cls, largest: np.ndarray) -> tuple[RankReport, bool]:
-        """The report of all ranks together, and whether they agree on who takes part.
+        """The combined report of all ranks, and whether they agree on who takes part.
 
         >>> packed = RankReport(stop=2, seconds=1.5).pack(plan=77, count=3)
         >>> RankReport.unpack(packed)

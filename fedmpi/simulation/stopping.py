@@ -1,7 +1,7 @@
-"""When to stop before the last round: a signal, or a time limit that comes near.
+"""When to stop before the last round: a signal, or an approaching time limit.
 
-Invariant: handlers only take note. The note travels with the round's reduction, so that all ranks learn
-of it in the same round, finish it, write results and checkpoint, and leave together.
+Invariant: handlers only set a code. It travels with the round's reduction, so that all ranks learn of it
+in the same round, finish that round, write results and checkpoint, and exit together.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REASONS = {
 }
 _SIGNALS = {signal.SIGUSR1: 2, signal.SIGUSR2: 3, signal.SIGTERM: 4, signal.SIGINT: 5}
 _INTERRUPT, _BY_CALLBACK = 5, 6
-_MARGIN_SECONDS = 30.0  # before SLURM's end of the job, besides the time of two rounds
+_MARGIN_SECONDS = 30.0  # before SLURM ends the job, in addition to the time of two rounds
 
 
 class StopRequest:
@@ -37,14 +37,14 @@ class StopRequest:
         self._last = time.monotonic()
 
     def listen(self) -> StopRequest:
-        """Take note of signals from now on, instead of dying of them."""
+        """Handle signals from now on, instead of being killed by them."""
         for number in _SIGNALS:
             signal.signal(number, self._note)
         return self
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[StopRequest]:
-        """As `listen`, for the time of a `with` block; only the main thread hears signals."""
+        """As `listen`, during a `with` block; only the main thread receives signals."""
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
@@ -60,7 +60,7 @@ class StopRequest:
         self._code = self._code or _BY_CALLBACK
 
     def limit(self, max_minutes: float | None) -> None:
-        """Stop before so many minutes from now are up, and before SLURM ends the job."""
+        """Stop before `max_minutes` from now have passed, and before SLURM ends the job."""
         now = self._last = time.monotonic()
         minutes = math.inf if max_minutes is None else max_minutes
         self._deadline = min(now + 60 * minutes, now + _slurm_seconds_left() - _MARGIN_SECONDS)
@@ -69,18 +69,18 @@ class StopRequest:
         self._code = self._code or _SIGNALS[signal.Signals(number)]  # a second signal changes nothing
 
     def round_done(self) -> None:
-        """Learn how long a round takes."""
+        """Measure how long a round takes."""
         now = time.monotonic()
         self._longest, self._last = max(self._longest, now - self._last), now
 
     @property
     def is_interrupt(self) -> bool:
-        """Whether this rank was told by Ctrl-C."""
+        """Whether this rank received Ctrl-C."""
         return is_interrupt(self._code)
 
     @property
     def code(self) -> int:
-        """0 to go on; the reason's number to stop after this round."""
+        """0 to continue; the number of the reason to stop after this round."""
         if time.monotonic() + 2 * self._longest > self._deadline:
             self._code = self._code or 1
         return self._code
@@ -97,6 +97,6 @@ def reason(code: int) -> str:
 
 
 def _slurm_seconds_left() -> float:
-    """Until SLURM ends this job; infinite without SLURM."""
+    """Seconds until SLURM ends this job; infinite without SLURM."""
     end = os.environ.get("SLURM_JOB_END_TIME", "")
     return int(end) - time.time() if end.isdecimal() else math.inf

@@ -1,7 +1,7 @@
-"""The clients' part of a round, over all ranks: who trains whom, local training, and the sums of it.
+"""The clients' part of a round, over all ranks: which rank trains which client, local training, the sums.
 
-Invariant: every rank runs every line; a rank without participants contributes zeros. What a client's
-update is does not depend on the rank that trains it, nor its sum on the order.
+Invariant: every rank runs every line; a rank without participants contributes zeros. A client's update
+does not depend on the rank that trains it, nor do the sums depend on the order.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Training:
         tables: tuple[str, ...],
         clock: Stopwatch,
     ) -> None:
-        """Collective. `tables` are what the method lets clients remember."""
+        """Collective. `tables`: the vectors that the method keeps for each client between rounds."""
         self._comm, self._config, self._info, self._clock = comm, config, info, clock
         self._data, self._loans = clients, Loans(comm, clients)
         self._in_groups = engine.name == "batched"
@@ -76,7 +76,7 @@ class Training:
         is_full = method.uses_full_data(current.t)
         self._data.batch_size = 0 if is_full else self._config.algorithm.batch_size
         parts, clients = [], current.clients
-        for first in range(0, max(len(clients), 1), self._wave_size):  # a round without clients too
+        for first in range(0, max(len(clients), 1), self._wave_size):  # once even without clients
             wave = slice(first, first + self._wave_size)
             some = replace(current, clients=clients[wave], weights=current.weights[wave])
             parts.append(self._train_wave(method, state, some, report))
@@ -96,7 +96,7 @@ class Training:
         """Collective. Each rank trains its part of the plan; then exact sums over all ranks."""
         clients, begin = current.clients, time.perf_counter()
 
-        # Who trains whom: own clients, then borrowed ones; and what their training works on.
+        # The clients that this rank trains, own before borrowed ones; and the arrays to train them on.
         owners, trainers = self._plan(clients, may_lend=not method.tables)
         mine = np.flatnonzero(trainers == self._comm.rank)
         is_borrowed = owners[mine] != self._comm.rank
@@ -106,7 +106,7 @@ class Training:
         works = [Work(n, int(self.minibatches_drawn[n])) for n in clients[mine].tolist()]
         steps = self._config.algorithm.local_steps
 
-        # Samples of lent clients begin to travel.
+        # Start sending the samples of lent clients.
         with self._clock(LENDING):
             self._loans.start(clients, trainers, self.minibatches_drawn, steps)
 
@@ -127,7 +127,7 @@ class Training:
         if method.tables and not failure:
             self.memory.store(clients[mine], local)
 
-        # What all ranks trained, summed.
+        # Sum the results of all ranks.
         report = replace(report, seconds=time.perf_counter() - begin, failed=failure is not None)
         reduced = self.weighted_sum.reduce(clients, current.weights, mine, report, self._clock, failure)
         with self._clock(REDUCTION):
@@ -138,9 +138,9 @@ class Training:
     def _train_rows(
         self, rows: slice, local: Local, works: list[Work], method: Method, current: Round
     ) -> ClientError | None:
-        """Train some clients. Returns what went wrong, for all ranks of a group to hear at the reduction.
+        """Train some clients. Returns a failure, so that all ranks of the group learn of it in `reduce`.
 
-        A job that has nothing else to do ends at once instead.
+        If the group is the whole job, the failure is raised at once instead.
         """
         steps = self._config.algorithm.local_steps
         try:
@@ -154,7 +154,7 @@ class Training:
     def _plan(self, clients: np.ndarray, *, may_lend: bool) -> tuple[np.ndarray, np.ndarray]:
         """Owner and trainer of each participant, the same on every rank.
 
-        Owners train their own clients and lend the surplus; clients with a memory stay at home.
+        Owners train their own clients and lend the surplus; clients with tables are never lent.
         """
         owners = owner_of(clients, self._comm.size)
         if not may_lend:
@@ -163,7 +163,7 @@ class Training:
         return owners, assign(owners, self._comm.size, costs)
 
     def _local(self, method: Method, state: ServerState, clients: np.ndarray) -> Local:
-        """What training works on: room for the updates, the clients' memory, and what the server sends."""
+        """The arrays that training works on: updates, clients' tables, scratch, what the server sends."""
         updates = self.weighted_sum.buffers(len(clients))
         memory = self.memory.fetch(clients) if method.tables else {}
         scratch = {name: torch.zeros_like(updates) for name in method.scratch}
@@ -174,7 +174,7 @@ class Training:
         return {"update": updates, **memory, **scratch, **sent}
 
     def end_interval(self, method: Method, state: ServerState) -> ServerState:
-        """Collective. What a method does with its tables when P rounds are over."""
+        """Collective. What a method does with its tables when an interval of P rounds ends."""
         clients = method.clients_of_interval(state)
         if clients is None or len(clients) == 0:
             return state

@@ -43,7 +43,7 @@ def test_a_long_table_is_cut_and_says_so():
     """A hundred hosts do not fill the screen; all are in the file."""
     lines = table([cpu(n, f"n{n}") for n in range(100)])
     assert len(lines) == 16
-    assert lines[-1] == "... and 85 devices more: `fedmpi info`"
+    assert lines[-1] == "... and 85 more devices: `fedmpi info`"
 
 
 def test_the_file_holds_every_rank():
@@ -61,8 +61,8 @@ def test_the_file_holds_every_rank():
         ([cpu(0, core_quota=1.0), cpu(1, core_quota=1.0)], ["share 1 core of n1"]),
         ([cpu(0, threads=4)], ["4 threads of 1 ranks share 2 cores"]),
         ([gpu(0, "n1", 0), gpu(1, "n1", 1)], []),
-        ([gpu(0, "n1", 0)], ["n1: 2 GPUs are visible, 1 used: one rank uses one GPU"]),
-        ([gpu(0, "n1", 0, 1), cpu(1, "n2")], ["ranks on A100 and CPU: other kinds of devices round"]),
+        ([gpu(0, "n1", 0)], ["n1: 2 GPUs are visible, 1 used: each rank uses one GPU"]),
+        ([gpu(0, "n1", 0, 1), cpu(1, "n2")], ["ranks on A100 and CPU: different kinds of devices round"]),
         ([cpu(0, note="odd"), cpu(1, note="odd")], ["odd"]),
     ],
 )
