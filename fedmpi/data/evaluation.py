@@ -1,6 +1,6 @@
-"""What one rank evaluates: fixed blocks of samples, dealt to ranks by stride; how inputs are normalised.
+"""What one rank evaluates: fixed blocks of samples, assigned to ranks by stride; how inputs are normalised.
 
-Invariant: a block has the same samples whatever the ranks, so evaluation gives the same bits.
+Invariant: a block has the same samples for any number of ranks, so evaluation gives the same bits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Normaliser:
 
     @classmethod
     def of(cls, dataset: Any, dtype: torch.dtype, device: torch.device) -> Normaliser:
-        """The normaliser of a data set, or of what stands for one."""
+        """The normaliser of a data set, or of its header."""
         if dataset.input_dtype != np.uint8:
             return cls(None, None, dtype)
         mean = torch.tensor(dataset.mean, dtype=torch.float64)
@@ -46,7 +46,7 @@ class Normaliser:
 
 @dataclass(frozen=True)
 class EvalData:
-    """The evaluation blocks of one rank, out of `num_blocks` in all."""
+    """The evaluation blocks of one rank, out of `num_blocks` in total."""
 
     block_ids: np.ndarray
     num_blocks: int
@@ -73,7 +73,7 @@ def eval_rows(num_samples: int, rank: int, size: int) -> tuple[np.ndarray, np.nd
 
 
 def stratified(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """`count` samples drawn at random with every label in its share, in ascending order."""
+    """`count` samples drawn at random, each label in proportion, in ascending order."""
     if count >= len(labels):
         return np.arange(len(labels))
     # A random order within each label, labels one after another; then every len/count-th sample.

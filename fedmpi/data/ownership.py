@@ -1,7 +1,7 @@
 """Which rank owns which client: rank r of R has clients r, r + R, r + 2R, ...
 
 By stride, since availability groups are contiguous ids: contiguous ownership would leave most ranks idle.
-Nobody else computes with the number of ranks.
+No other module computes with the number of ranks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def owned_by(rank: int, num_ranks: int, num_clients: int) -> np.ndarray:
 
 
 def place_of(clients: Ids, num_ranks: int) -> Ids:
-    """Where a client stands among those of its owner, from 0.
+    """The position of a client among those of its owner, from 0.
 
     >>> place_of(7, 3)
     2

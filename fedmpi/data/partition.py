@@ -1,4 +1,4 @@
-"""Dealing the training samples to clients.
+"""Assigning the training samples to clients.
 
 Invariant: every sample goes to exactly one client, as a pure function of (labels, config, seed), so that
 all ranks compute the same partition without a message.
@@ -50,7 +50,7 @@ class Partition:
         return self.order[self.offsets[client] : self.offsets[client + 1]]
 
     def majority_labels(self, labels: np.ndarray) -> np.ndarray:
-        """The most frequent label of each client (the lowest of equals); -1 without samples."""
+        """The most frequent label of each client (the lowest in a tie); -1 without samples."""
         client_of = np.repeat(np.arange(self.num_clients), self.sizes)
         # Count (client, label) pairs, then keep each client's largest count.
         classes = int(labels.max()) + 1
@@ -62,7 +62,7 @@ class Partition:
         return result
 
     def digest(self) -> str:
-        """SHA-256 of who has what."""
+        """SHA-256 of the samples of each client."""
         sha = hashlib.sha256(self.order.astype("<i8").tobytes())
         sha.update(self.offsets.astype("<i8").tobytes())
         return sha.hexdigest()
@@ -158,7 +158,7 @@ class MajorityLabelKeys:
     """Of majority-label."""
 
     similarity: float = option(
-        0.05, "majority-label: share of samples dealt at random", at_least=0, at_most=1
+        0.05, "majority-label: share of samples assigned at random", at_least=0, at_most=1
     )
 
 
@@ -169,7 +169,7 @@ def majority_label(
     """The paper's split: blocks of contiguous clients have one majority label each.
 
     Walking through the samples, each goes with probability `similarity` to a uniformly random client,
-    else to the least filled client of its label's block (the lowest id of equals).
+    else to the least filled client of its label's block (the lowest id in a tie).
     """
     draws = rng.stream(seed, "partition")
     at_random = draws.random(len(labels)) < config.similarity
@@ -290,14 +290,14 @@ def _natural_conflicts(config: Config) -> Iterator[Finding]:
     if dataset in DATASETS and not DATASETS.fact(dataset, "names_clients"):
         yield (
             "data.partition",
-            f'"natural" needs a client column, which "{dataset}" has not; '
+            f'"natural" needs a client column, which "{dataset}" does not have; '
             "use a prepared .h5 file with one, or another partition",
         )
 
 
 @partition("natural", conflicts=_natural_conflicts, knows_clients=True)
 def natural(clients: np.ndarray | None, config: DataConfig) -> tuple[np.ndarray, int]:
-    """Samples stay with the client that the data name."""
+    """Samples belong to the client named in the data."""
     if clients is None:
         raise UserError(
             f'config data.partition = "natural": {config.dataset} has no client column '

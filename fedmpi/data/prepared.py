@@ -35,7 +35,7 @@ class Dataset:
     train_clients: np.ndarray | None = None  # (samples,), for the natural partition
 
     def __post_init__(self) -> None:
-        """Bring what users have in hand (lists, numpy numbers, small integers) to one form."""
+        """Convert what users pass (lists, numpy numbers, small integers) to one form."""
         for name in ("train_labels", "test_labels", "train_clients"):
             values = getattr(self, name)
             if values is not None and np.asarray(values).dtype.kind in "iu":
@@ -91,7 +91,7 @@ def write_dataset(path: str | Path, dataset: Dataset) -> None:
 
 
 def read_dataset(path: str | Path) -> Dataset:
-    """The data set in a prepared file; a file that is not one, or was damaged, is a UserError."""
+    """The data set in a prepared file; any other file, or a damaged one, is a UserError."""
     path = Path(path)
     try:
         if not path.exists():
@@ -129,7 +129,7 @@ def read_dataset(path: str | Path) -> Dataset:
 
 
 def checked_dataset(dataset: Dataset) -> Dataset:
-    """The same, or a UserError that says why it cannot be used."""
+    """The same data set, or a UserError that says why it cannot be used."""
     problem = _problem(dataset)
     if problem:
         raise UserError(f"data set {dataset.name}: {problem}")

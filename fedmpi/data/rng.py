@@ -30,7 +30,7 @@ def stream(seed: int, purpose: str, client: int = 0, counter: int = 0) -> np.ran
 
 
 class _Reused:
-    """One generator that is set to an address instead of made anew, which takes several times as long."""
+    """One generator that is set to an address; creating a new one takes several times as long."""
 
     def __init__(self) -> None:
         self._bits = np.random.Philox(key=0)

@@ -1,7 +1,7 @@
-"""What one rank holds of the data: the samples of its clients, and its part of the evaluation sets.
+"""The data that one rank holds: the samples of its clients, and its part of the evaluation sets.
 
-Invariant: a minibatch is a pure function of (seed, client, how many minibatches the client drew before),
-whatever the ranks.
+Invariant: a minibatch is a pure function of (seed, client, number of minibatches the client drew before),
+for any number of ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedmpi.mpi import Comm
 
 @dataclass(frozen=True)
 class DataInfo:
-    """What all ranks know of the data."""
+    """What all ranks know about the data."""
 
     name: str
     shape: tuple[int, ...]
@@ -36,7 +36,7 @@ class DataInfo:
     partition: Partition
     labels: ClientLabels
     majority_labels: np.ndarray
-    digest: str  # of the data set and of who has what
+    digest: str  # of the data set and of the partition
 
     def costs(self, clients: np.ndarray, batch_size: int) -> np.ndarray:
         """What a local step of each client costs: the samples of its minibatch."""
@@ -108,7 +108,7 @@ class ClientData:
         return int(self._sizes[client])
 
     def batch(self, client: int) -> int:
-        """Samples of a minibatch: all that the client has, if it has no more than that."""
+        """Samples in a minibatch: all of the client's samples, if it has no more than batch_size."""
         size = self.size(client)
         return self.batch_size if 0 < self.batch_size < size else size
 
@@ -159,7 +159,7 @@ class ClientData:
     def minibatches(self, group: Sequence[Work], count: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The inputs (clients, batch, ...) and labels (clients, batch) of each local step of a group.
 
-        All clients of the group have minibatches of the same size. Inputs last until the next step.
+        All clients of the group have minibatches of the same size. Inputs are valid until the next step.
         """
         raw, labels = self._draw_group(group, count)
         batch = self.batch(group[0].client)
@@ -173,7 +173,7 @@ class ClientData:
             yield self._perturb(inputs, group, step), labels[:, rows]
 
     def _buffer(self, shape: tuple[int, ...]) -> Tensor:
-        """Memory for a minibatch, kept while the shape stays."""
+        """Memory for a minibatch, reused while the shape stays the same."""
         if self._kept is None or self._kept.shape != shape:
             self._kept = torch.empty(shape, dtype=self.normalise.dtype, device=self.inputs.device)
         return self._kept
@@ -201,7 +201,7 @@ class ClientData:
         return order[position * batch : (position + 1) * batch]
 
     def _epoch_order(self, client: int, size: int, epoch: int) -> np.ndarray:
-        """The client's shuffle of an epoch; the one last used is kept, as steps follow each other."""
+        """The client's shuffle of an epoch; the last one is cached, since the next steps need it again."""
         if self._last_epoch is None or self._last_epoch[0] != (client, epoch):
             order = rng.permutation(self.seed, "minibatch", client, epoch, size)
             self._last_epoch = ((client, epoch), order)
@@ -230,7 +230,7 @@ def load_shards(
 ) -> tuple[ClientData, EvalData, EvalData, DataInfo]:
     """Collective. (clients' data, train and test evaluation data, what all ranks know).
 
-    One rank of each node reads the data set and hands every rank of the node the rows that it needs.
+    One rank of each node reads the data set and sends every rank of the node the rows that it needs.
     """
     data = comm.try_on_nodes(lambda: load_dataset(config.data, on_node=True))
     header = comm.share_on_node(_Header.of(data) if data else None)

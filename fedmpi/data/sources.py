@@ -49,7 +49,7 @@ dataset = DATASETS  # `dataset(name, keys...)` registers a function (config) -> 
 
 
 def load_dataset(config: DataConfig, *, on_node: bool = False) -> Dataset:
-    """The data set that `data.dataset` names, whole; `on_node`: by way of `data.stage`."""
+    """The data set that `data.dataset` names, whole; `on_node`: through `data.stage`."""
     prepared = prepared_file(config)
     if config.stage is not None and prepared is not None:
         if on_node:
@@ -88,7 +88,7 @@ def _checked(data: Dataset, config: DataConfig) -> Dataset:
 
 
 def prepared_file(config: DataConfig) -> Path | None:
-    """The prepared file that `data.dataset` names or that lies in `data.root`; None without one."""
+    """The prepared file that `data.dataset` names or that is in `data.root`; None without one."""
     if config.dataset not in DATASETS:
         return None if ":" in config.dataset else Path(config.dataset)
     path = Path(config.root) / f"{config.dataset}.h5"

@@ -1,8 +1,8 @@
-"""A copy of a prepared data file on a node's own disk (`data.stage`), for runs that come after this one.
+"""A copy of a prepared data file on a node's local disk (`data.stage`), for later runs.
 
-Shared file systems are slow when many jobs open the same file. Invariant: a copy is named after the file it
-was made of, its size and its time, so an old one is never taken for a new one; it appears whole or not at
-all, and what is read from it is checked like any prepared file.
+Shared file systems are slow when many jobs open the same file. Invariant: a copy is named after its source
+file, with size and time, so an old one is never mistaken for a new one; it appears whole or not at all, and
+what is read from it is checked like any prepared file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def read_staged(path: Path, stage: str) -> Dataset:
 
 
 def staged(path: Path, stage: str) -> Path:
-    """The copy of a file in the folder `stage`, made if need be; the file itself if that fails."""
+    """The copy of a file in the folder `stage`, made if needed; the file itself if that fails."""
     folder = Path(os.path.expanduser(os.path.expandvars(stage)))
     if "$" in str(folder):
         raise UserError(

@@ -1,6 +1,6 @@
-"""The life of a run, for everybody who runs one: the command line, sweeps, Python scripts and notebooks.
+"""The life of a run, for all that start one: the command line, sweeps, Python scripts and notebooks.
 
-prepare -> start, go_on or fork -> Simulation.run. Nothing here prints; what people read is returned.
+prepare -> start, go_on or fork -> Simulation.run. Nothing here prints; notes for people are returned.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ResumePlan:
-    """How an earlier run goes on."""
+    """How to continue an earlier run."""
 
     config: Config
     checkpoint: Checkpoint | None  # None: from round 0
@@ -37,7 +37,7 @@ class ResumePlan:
 
     @property
     def completed(self) -> int:
-        """Rounds that need not be done again."""
+        """Rounds that need not be repeated."""
         return self.checkpoint.completed if self.checkpoint else 0
 
     @property
@@ -58,7 +58,7 @@ class Prepared:
 def prepare(
     comm: Comm, config: Config, stop: StopRequest | None = None
 ) -> tuple[Simulation, dict[str, Any]]:
-    """Collective. Each rank loads its shard of the data and builds the model; and who they all are."""
+    """Collective. Each rank loads its data and builds the model; returns the job's attributes too."""
     from fedmpi.experiments.provenance import describe_job  # here, since torch takes seconds to load
     from fedmpi.mpi.device import choose_device
     from fedmpi.simulation.loop import Simulation
@@ -70,7 +70,7 @@ def prepare(
 
 
 def start(comm: Comm, config: Config, path: Path, stop: StopRequest | None = None) -> Prepared:
-    """Collective. A new run; its file is there when this returns."""
+    """Collective. A new run; its file exists when this returns."""
     from fedmpi.experiments.result_file import ResultFile
 
     _require_tensorboard(comm, config)
@@ -80,7 +80,7 @@ def start(comm: Comm, config: Config, path: Path, stop: StopRequest | None = Non
 
 
 def go_on(comm: Comm, plan: ResumePlan, path: Path, stop: StopRequest | None = None) -> Prepared:
-    """Collective. An earlier run as its checkpoint left it, with its file open again."""
+    """Collective. An earlier run, restored from its checkpoint, with its file reopened."""
     from fedmpi.experiments.result_file import ResultFile
 
     _require_tensorboard(comm, plan.config)
@@ -101,9 +101,9 @@ def fork(
     path: Path,
     stop: StopRequest | None = None,
 ) -> Prepared | None:
-    """Collective. A new run that begins where another one stood; None if data or model do not fit.
+    """Collective. A new run that begins at another run's checkpoint; None if data or model do not match.
 
-    The state of the method starts anew: what it begins from is plain FedAvg.
+    The method's state starts afresh: the rounds before the fork are plain FedAvg.
     """
     from dataclasses import replace
 
@@ -123,13 +123,13 @@ def fork(
 def plan_resume(
     path: Path, overrides: Sequence[str], *, trust: bool = False, given_by: str = "--set"
 ) -> ResumePlan:
-    """Rank 0: the config to go on with, the checkpoint to start from, the file's attributes, notes."""
+    """Rank 0: the config to continue with, the checkpoint to start from, the file's attributes, notes."""
     stored = read_attributes(path)
     for override in overrides:
         key = override.partition("=")[0].strip()
         if key not in may_change():
             raise UserError(
-                f"{given_by} {override}: cannot change when a run goes on, the results would mix two "
+                f"{given_by} {override}: cannot change in a resumed run, the results would mix two "
                 f"experiments; start a new run, or change one of {', '.join(may_change())}"
             )
     config = validate.parse(stored["config"], f"{path} (its config)", overrides, given_by)
@@ -143,9 +143,9 @@ def plan_resume(
 
 
 def nothing_to_do(path: Path, plan: ResumePlan) -> str:
-    """What to tell of a run that is over."""
+    """The message about a run that is over."""
     if plan.stored["status"] == DIVERGED:
-        return f"{path}: diverged, there is nothing to go on with; start a new run with a smaller local_lr"
+        return f"{path}: diverged, it cannot be continued; start a new run with a smaller local_lr"
     return f"{path}: done with {plan.completed:,} rounds; extend it with --set run.num_rounds=..."
 
 
@@ -154,7 +154,7 @@ def _require_tensorboard(comm: Comm, config: Config) -> None:
 
 
 def _check_digests(simulation: Simulation, checkpoint: Checkpoint | None, stored: dict[str, Any]) -> None:
-    """Rank 0: refuse to go on with other data, another model or another schedule."""
+    """Rank 0: refuse to continue with different data, a different model or a different schedule."""
     names = {"data": "data split", "model": "initial model", "participation": "schedule or trace"}
     for name, now in simulation.digests().items():
         expected = checkpoint.digests[name] if checkpoint else stored[f"{name}_digest"]

@@ -1,4 +1,4 @@
-"""The result file of a run: made, opened again or forked, then filled while the run goes on.
+"""The result file of a run: created, reopened or forked, then filled during the run.
 
 A `ResultFile` exists on all ranks; rank 0 writes the file, each rank writes its clients' tables for
 checkpoints. Invariant: results reach the disk before the checkpoint that names them.
@@ -49,7 +49,7 @@ class ResultFile(Output):
 
     @classmethod
     def create(cls, simulation: Simulation, path: Path, attributes: dict[str, Any]) -> ResultFile:
-        """Collective. A new file, with all that is known before the first round."""
+        """Collective. A new file, with everything known before the first round."""
 
         def make() -> ResultFile:
             remove_checkpoints(path)
@@ -75,7 +75,7 @@ class ResultFile(Output):
         stored: dict[str, Any],
         checkpoint: Checkpoint | None,
     ) -> ResultFile:
-        """Collective. An earlier file, cut back to what the checkpoint names; it keeps its identity."""
+        """Collective. An existing file, cut back to what the checkpoint names; it keeps its run id."""
         run_id = stored["run_id"]
 
         def make() -> ResultFile:
@@ -88,7 +88,7 @@ class ResultFile(Output):
                 "signature": signature(simulation.config, run_id),
             }
             if not simulation.config.run.tensorboard:
-                remove_events(path)  # they may tell of rounds that are cut back
+                remove_events(path)  # they may show rounds that are cut back
             return cls(simulation, path, run_id, RunWriter.reopen(path, rows, changed))
 
         return simulation.comm.try_on_root(make) or cls(simulation, path, run_id, None)
@@ -133,7 +133,7 @@ class ResultFile(Output):
             self._events.add(table, **values)
 
     def after_round(self, simulation: Simulation, *, checkpoint: bool) -> None:
-        """Collective. Keep x_t and write results or a checkpoint, as far as they are due."""
+        """Collective. Store x_t and write results or a checkpoint, whatever is due."""
         if checkpoint:
             self._write_part(simulation)
         if not self._writer:
@@ -155,7 +155,7 @@ class ResultFile(Output):
             return
         attributes = {"status": outcome.status, "phases": json.dumps(outcome.phases)}
         with self._clock(OUTPUT):
-            if outcome.status == DIVERGED:  # there is nothing to go on with
+            if outcome.status == DIVERGED:  # there is nothing to continue from
                 self._writer.flush(simulation.state.global_params, **attributes)
             else:
                 self._checkpoint(simulation, **attributes)
@@ -168,7 +168,7 @@ class ResultFile(Output):
         self._last_checkpoint = time.monotonic()
 
     def _write_part(self, simulation: Simulation) -> None:
-        """Collective. What the clients remember, each rank its own, before the checkpoint that needs it."""
+        """Collective. Each rank writes its clients' tables, before the checkpoint that needs them."""
         if simulation.method.tables:
             comm, memory = simulation.comm, simulation.training.memory
             place = self.path, self.run_id, simulation.completed, comm.rank

@@ -2,7 +2,7 @@
 
 torch is loaded when a model is built, not before: reading a config needs names and keys only. Invariant:
 a model's whole state is its parameters; a module with buffers (BatchNorm) is refused, since averaging
-running statistics is another algorithm than the one simulated.
+running statistics would be a different algorithm from the one simulated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ model = MODELS  # `model(name, keys...)` registers a function as above
 
 
 def may_be_random(config: Config) -> bool:
-    """Whether the model may draw random numbers while it trains: a user's own may, the built-in do not."""
+    """Whether the model may draw random numbers in training: a user's may, the built-in ones do not."""
     return config.model.name not in MODELS
 
 
@@ -58,7 +58,7 @@ def build_model(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.
 
 
 def _user_model(name: str, shape: tuple[int, ...], num_classes: int, options: dict) -> nn.Module:
-    """A model of the user's own: package.module:function(input_shape, num_classes, **options)."""
+    """A user's model: package.module:function(input_shape, num_classes, **options)."""
     from torch import nn
 
     given = {"input_shape": shape, "num_classes": num_classes}
@@ -72,7 +72,7 @@ def _user_model(name: str, shape: tuple[int, ...], num_classes: int, options: di
 
 
 def _try_out(name: str, module: nn.Module, shape: tuple[int, ...], num_classes: int) -> None:
-    """One sample through the model, before all ranks do it with theirs."""
+    """Try the model on one sample, before all ranks train it."""
     import torch
 
     kind = next((p.dtype for p in module.parameters()), torch.float32)

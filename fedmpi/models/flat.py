@@ -17,7 +17,7 @@ from torch import Tensor, nn
 class FlatModel:
     """A module whose parameters are views of the flat vector `values`, in the order of their names.
 
-    `forward` computes its outputs; `speed_up` may put a faster equal of the module there.
+    `forward` computes its outputs; `speed_up` may put a faster equivalent of the module there.
     """
 
     def __init__(self, module: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
@@ -76,7 +76,7 @@ class FlatModel:
 def aligned_rows(count: int, length: int, like: Tensor) -> Tensor:
     """(count, length) of zeros, every row starting at a multiple of 64 bytes from the first.
 
-    Kernels treat aligned and unaligned data differently, down to the last bit; here all rows are alike.
+    Kernels give different last bits for aligned and unaligned data; here all rows are aligned alike.
     """
     per_line = 64 // like.element_size()
     stride = -(-length // per_line) * per_line

@@ -1,4 +1,4 @@
-"""From what a model gives to the loss of each sample; and the model that is its own loss."""
+"""From a model's outputs to the loss of each sample; and the model that is its own loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Quadratic(nn.Module):
 
 
 def sample_losses(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Loss of each sample: cross-entropy of logits, or the outputs where the model gives losses itself."""
+    """Loss of each sample: cross-entropy of logits, or the outputs if the model itself returns losses."""
     if outputs.dim() == 1:
         return outputs
     return nn.functional.cross_entropy(outputs, labels, reduction="none")

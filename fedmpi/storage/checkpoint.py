@@ -1,9 +1,9 @@
-"""Checkpoints: everything a run needs to go on, by client and never by rank, so on any number of ranks.
+"""Checkpoints: everything a run needs to continue on any number of ranks, by client and never by rank.
 
 A checkpoint is an HDF5 file beside the result file, RUN.h5.checkpoint-<rounds>. It is written after the
 results that it names (`rows` of each table), so that no round can appear twice or be missing. Invariants:
 it appears whole (temporary name, sync, rename); a checksum covers every byte; the two newest are kept,
-and a damaged newest one is passed over with a note. It holds numbers and text only, nothing executable.
+and a damaged one is skipped with a note. It holds only numbers and text, nothing executable.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Checkpoint:
     accumulated: np.ndarray
     minibatches_drawn: np.ndarray  # by client
     participation: dict[str, np.ndarray]  # state of the selection
-    method: dict[str, np.ndarray] = field(default_factory=dict)  # the method's own, the same on all ranks
-    parts: int = 0  # files with what clients remember, one for each rank that wrote
+    method: dict[str, np.ndarray] = field(default_factory=dict)  # the method's state, the same on all ranks
+    parts: int = 0  # files with the clients' tables, one for each rank that wrote
 
     def _header(self) -> dict[str, Any]:
         names = ("run_id", "completed", "anchor_round", "rows", "wall_time_s", "digests", "parts")
@@ -74,7 +74,7 @@ def write_checkpoint(run_path: Path, checkpoint: Checkpoint) -> Path:
 def write_part(
     run_path: Path, run_id: str, completed: int, rank: int, arrays: dict[str, np.ndarray]
 ) -> None:
-    """Store what the clients of one rank remember; before the checkpoint that counts the parts."""
+    """Store the tables of one rank's clients; before the checkpoint that counts the parts."""
     with replacing(_part_path(run_path, completed, rank)) as file:
         file.attrs.update(format=_PART_FORMAT, run_id=run_id)
         for name, array in arrays.items():
@@ -86,7 +86,7 @@ def read_part(run_path: Path, checkpoint: Checkpoint, rank: int) -> dict[str, np
     path = _part_path(run_path, checkpoint.completed, rank)
     data = read_sealed(path)
     if data is None:
-        raise UserError(f"{path}: no part of a checkpoint, or cut off")
+        raise UserError(f"{path}: not a part of a checkpoint, or truncated")
     with h5py.File.in_memory(data) as file:
         if file.attrs.get("format") != _PART_FORMAT or file.attrs.get("run_id") != checkpoint.run_id:
             raise UserError(f"{path}: not a part of this run's checkpoint")
@@ -116,7 +116,7 @@ def find_checkpoints(run_path: Path) -> list[Path]:
 
 
 def remove_checkpoints(run_path: Path) -> None:
-    """Forget an earlier run's checkpoints, when its result file is to be overwritten."""
+    """Remove an earlier run's checkpoints, before its result file is overwritten."""
     for path in find_checkpoints(run_path):
         _remove(path)
 
@@ -125,7 +125,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """A checkpoint, checked; a damaged or foreign file is a UserError."""
     data = read_sealed(path)
     if data is None:
-        raise UserError(f"{path}: no checkpoint, or cut off")
+        raise UserError(f"{path}: not a checkpoint, or truncated")
     try:
         with h5py.File.in_memory(data) as file:
             kind, version = file.attrs.get("format"), file.attrs.get("format_version")
@@ -159,7 +159,7 @@ def _dataset_names(file: h5py.File) -> list[str]:
 
 
 def newest_checkpoint(run_path: Path, run_id: str) -> tuple[Checkpoint | None, list[str]]:
-    """The newest good checkpoint of a run, None without one; and a note on each that was passed over."""
+    """The newest good checkpoint of a run, None without one; and a note on each that was skipped."""
     notes = []
     for path in find_checkpoints(run_path):
         try:
@@ -171,5 +171,5 @@ def newest_checkpoint(run_path: Path, run_id: str) -> tuple[Checkpoint | None, l
             continue
         if checkpoint.run_id == run_id:
             return checkpoint, notes
-        notes.append(f"checkpoint {path} belongs to another run; passed over")
+        notes.append(f"checkpoint {path} belongs to another run; skipped")
     return None, notes

@@ -2,8 +2,8 @@
 
 A file is built in memory and written by ordinary system calls to a temporary name, synced and renamed.
 HDF5 itself never writes to disk: a write that fails inside the library can crash the process, and its
-locks trouble network file systems. Nor does a damaged file reach the library in this process, which may
-crash on it or never return: files end with a seal, a SHA-256 of their bytes, which HDF5 passes over.
+locks cause trouble on network file systems. Nor does the library read a damaged file in this process, on
+which it may crash or hang: files end with a seal, a SHA-256 of their bytes, which HDF5 ignores.
 Invariant: under its own name a file is always complete.
 """
 
@@ -37,7 +37,7 @@ with h5py.File(sys.argv[1], "r", locking=False) as file:
 
 @contextlib.contextmanager
 def replacing(path: Path, *, copy: bool = False) -> Iterator[h5py.File]:
-    """A file in memory, empty or a copy of `path`; sealed, it replaces `path` when all went well."""
+    """A file in memory, empty or a copy of `path`; sealed, it replaces `path` unless an error occurs."""
     try:
         image = path.read_bytes() if copy else None
     except OSError as error:
@@ -55,7 +55,7 @@ def _seal(data: bytes) -> bytes:
 
 
 def read_sealed(path: Path) -> bytes | None:
-    """The bytes of a file before its seal; None without a seal, UserError if it does not fit."""
+    """The bytes of a file before its seal; None without a seal, UserError if the seal does not match."""
     try:
         sealed = path.read_bytes()
     except OSError as error:
@@ -69,24 +69,24 @@ def read_sealed(path: Path) -> bytes | None:
 
 
 def check_harmless(path: Path) -> None:
-    """Refuse a file that would crash or hang HDF5. One without a seal is tried by a child process.
+    """Refuse a file that would crash or hang HDF5. A file without a seal is tried in a child process.
 
-    HDF5 cuts the seal off when it writes to a file, so one that a user edited is tried too.
+    HDF5 removes the seal when it writes to a file, so a file that a user edited is tried too.
     """
     if read_sealed(path) is not None or not h5py.is_hdf5(path):
-        return  # what is not HDF5 at all is refused at once by whoever opens it
+        return  # a file that is not HDF5 at all is refused when it is opened
     try:
         code = subprocess.run(
             [sys.executable, "-c", _TRIAL, str(path)], capture_output=True, timeout=_TRIAL_SECONDS
         ).returncode
     except subprocess.TimeoutExpired:
         code = -1
-    if code < 0:  # ended by a signal; an ordinary error will be met and told by the caller
-        raise UserError(f"{path}: damaged, HDF5 cannot read it; get it again, or go back to an older one")
+    if code < 0:  # ended by a signal; an ordinary error is reported when the caller reads the file
+        raise UserError(f"{path}: damaged, HDF5 cannot read it; copy it again, or use an older one")
 
 
 def write_contended(path: Path, data: bytes) -> None:
-    """As `write_whole`, for files that several processes may write at once: the last one counts."""
+    """As `write_whole`, for files that several processes may write at once: the last one wins."""
     write_whole(path, data, f"{os.uname().nodename}-{os.getpid()}")
 
 

@@ -41,7 +41,7 @@ def writer_lock(run_path: Path, enabled: bool = True) -> Iterator[None]:
 
 
 def _open_locked(path: Path, run_path: Path) -> TextIO:
-    """The lock file, locked, and still the one under that name."""
+    """The lock file, locked, and still under that name."""
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def _take(file: TextIO, run_path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in _NO_LOCKS:
-            return  # a file system without locks: go on, as any program there must
+            return  # a file system without locks: continue without one
         file.seek(0)
         holder = file.read() or "unknown"
         file.close()

@@ -1,4 +1,4 @@
-"""Files that people asked for with `--out`."""
+"""Files that users asked for with `--out`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedmpi.storage.files import write_whole
 
 
 def write_output(target: Path, data: bytes, option: str = "--out") -> None:
-    """Write a file whole, folders included; a place that cannot be written is a UserError."""
+    """Write a whole file, and create its folders; a place that cannot be written is a UserError."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.is_dir():

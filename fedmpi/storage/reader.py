@@ -1,4 +1,4 @@
-"""Reading result files: no torch, no MPI, at any time, also while the run goes on."""
+"""Reading result files: no torch, no MPI, at any time, even during the run."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Run:
 
 
 def load_run(path: str | Path) -> Run:
-    """The results in a file; a file that is no run is a UserError."""
+    """The results in a file; a file that is not a run is a UserError."""
     with open_run(path) as file:
         try:
             return _read(Path(path), file)
@@ -126,7 +126,7 @@ def peek(path: str | Path) -> dict[str, Any] | None:
     try:
         with open_run(path) as file:
             return {"status": str(file.attrs["status"]), "rounds": len(file["train/round"])}
-    except Exception:  # whatever is wrong with it, it is no run that can be read
+    except Exception:  # whatever is wrong with it, it is not a readable run
         return None
 
 
@@ -157,10 +157,10 @@ def open_run(path: str | Path) -> h5py.File:
 
 
 def _reason(path: Path, error: Exception) -> str:
-    """What HDF5 says of a file that it cannot open, in words where we know them."""
+    """What HDF5 says about a file that it cannot open, in plain words where we know them."""
     sizes = re.search(r"truncated file: eof = (\d+),.* stored_eof = (\d+)", str(error))
     if sizes:
-        return f"cut off, {int(sizes[1]):,} of {int(sizes[2]):,} bytes are there; copy it again"
+        return f"truncated to {int(sizes[1]):,} of {int(sizes[2]):,} bytes; copy it again"
     if "signature not found" in str(error):
-        return "it is of another kind" if path.stat().st_size else "it is empty"
+        return "it is some other kind of file" if path.stat().st_size else "it is empty"
     return str(error)

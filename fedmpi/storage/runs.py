@@ -1,4 +1,4 @@
-"""Many result files as one table. Neither torch nor MPI; works while runs go on.
+"""Many result files as one table. Neither torch nor MPI; works during runs.
 
 Invariant: one broken file never hides the others; it is named with the reason.
 """
@@ -119,7 +119,7 @@ def _read_one(path: Path, table: str) -> tuple[dict[str, np.ndarray], dict[str, 
 
 
 def _repeat(values: Sequence[Any], counts: np.ndarray) -> Any:
-    """Each value as often as its run has rows: numbers as numbers, anything else as categories."""
+    """Each value repeated for every row of its run: numbers as numbers, anything else as categories."""
     import pandas
 
     kinds = {type(value) for value in values}

@@ -1,8 +1,8 @@
 """Writing a run's results, on rank 0 only.
 
 Rows are collected in memory; `flush` replaces the file by a copy with the rows appended (files.py).
-Invariant: the file under its own name is always whole and closed, so that any process can read it while
-the run goes on, and a kill at any moment leaves the last flushed state. No reader's lock can block the
+Invariant: the file under its own name is always whole and closed, so that any process can read it during
+the run, and a kill at any moment leaves the last flushed state. No reader's lock can block the
 writer.
 """
 
@@ -22,7 +22,7 @@ from fedmpi.storage.reader import peek
 
 _FLUSH_SECONDS = 2.0
 _FLUSH_SHARE = 0.01  # of the time may go into flushing
-_NOT_A_VARIABLE = "This is a netCDF dimension but not a netCDF variable. %10d"  # netCDF-4's own words
+_NOT_A_VARIABLE = "This is a netCDF dimension but not a netCDF variable. %10d"  # text fixed by netCDF-4
 
 
 class RunWriter:
@@ -51,7 +51,7 @@ class RunWriter:
 
     @classmethod
     def reopen(cls, path: Path, rows: dict[str, int], attributes: dict[str, Any]) -> RunWriter:
-        """An earlier file, cut back to the rows that a checkpoint names."""
+        """An existing file, cut back to the rows that a checkpoint names."""
         writer = cls(path)
         with replacing(path, copy=True) as file:
             for name in [*TABLES, *OPTIONAL_TABLES, "params"]:
@@ -71,12 +71,12 @@ class RunWriter:
         self._snapshots.append((completed, global_params.copy()))
 
     def flush_if_due(self, global_params: np.ndarray) -> None:
-        """Flush when the last one is long enough ago to keep the cost below a hundredth."""
+        """Flush if the last flush was long enough ago to keep the cost below 1 % of the time."""
         if time.monotonic() >= self._next_flush:
             self.flush(global_params)
 
     def flush(self, global_params: np.ndarray, **attributes: Any) -> None:
-        """Bring all rows, the model and changed attributes to disk."""
+        """Write all rows, the model and changed attributes to disk."""
         begin = time.monotonic()
         with replacing(self.path, copy=True) as file:
             for name, columns in TABLES.items():
@@ -91,7 +91,7 @@ class RunWriter:
             file.attrs.update(attributes)
             rows = _count_rows(file)
         self.rows = rows
-        # Only now forget the rows: a failed flush can be tried again.
+        # Rows are dropped only now, so that a failed flush can be tried again.
         for rows in self._rows.values():
             rows.clear()
         self._snapshots.clear()
@@ -118,7 +118,7 @@ class RunWriter:
 
 
 def check_target(path: Path, *, force: bool) -> None:
-    """Refuse early to lose results, to replace a file that is not ours, to write where one cannot."""
+    """Refuse early to overwrite results or a foreign file, or to write where that is not possible."""
     trial = path.with_name(f".{path.name}.partial")
     try:
         exists = path.exists()
@@ -132,11 +132,11 @@ def check_target(path: Path, *, force: bool) -> None:
         return
     found = peek(path)
     if found is None:
-        raise UserError(f"--out {path}: exists and is no fedmpi run file; choose another name")
+        raise UserError(f"--out {path}: exists and is not a fedmpi run file; choose another name")
     if not force:
         raise UserError(
-            f'--out {path}: holds a run already (status "{found["status"]}", {found["rounds"]} rounds); '
-            f"go on with it by `fedmpi resume {path}`, choose another name, or overwrite it with --force"
+            f'--out {path}: already holds a run (status "{found["status"]}", {found["rounds"]} rounds); '
+            f"continue it with `fedmpi resume {path}`, choose another name, or overwrite it with --force"
         )
 
 

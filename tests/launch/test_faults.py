@@ -210,7 +210,7 @@ def test_resume_refuses_what_would_be_dishonest(fedmpi_cli, small_config, tmp_pa
     before = (tmp_path / "r.h5").read_bytes()
     done = fedmpi_cli("resume", "r.h5", "--set", "algorithm.local_lr=0.5", "--set", "run.num_rounds=9")
     assert done.returncode == 2
-    assert "algorithm.local_lr=0.5: cannot change when a run goes on" in done.stderr
+    assert "algorithm.local_lr=0.5: cannot change in a resumed run" in done.stderr
     assert (tmp_path / "r.h5").read_bytes() == before
 
 
@@ -247,7 +247,7 @@ def test_a_damaged_checkpoint_is_passed_over(fedmpi_cli, small_config, tmp_path)
     newest.write_bytes(newest.read_bytes()[:-100])
     done = fedmpi_cli("resume", "r.h5", "--set", "run.num_rounds=8")
     assert done.returncode == 0, done.stderr
-    assert "r.h5.checkpoint-6: no checkpoint, or cut off; going back to an older one" in done.stdout
+    assert "r.h5.checkpoint-6: not a checkpoint, or truncated; going back to an older one" in done.stdout
     run = fedmpi.load_run(tmp_path / "r.h5")
     assert run.train["round"].tolist() == list(range(8))
 

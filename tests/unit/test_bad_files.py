@@ -49,9 +49,9 @@ def _no_table(path) -> None:
 BAD = {
     "missing": (_missing, "no such file"),
     "folder": (_folder, "is a folder|holds no .h5 file"),
-    "half-written": (_half, r"cut off, [\d,]+ of [\d,]+ bytes are there"),
+    "half-written": (_half, r"truncated to [\d,]+ of [\d,]+ bytes"),
     "empty": (lambda path: path.write_bytes(b""), "it is empty"),
-    "text": (lambda path: path.write_text("round,loss\n"), "it is of another kind"),
+    "text": (lambda path: path.write_text("round,loss\n"), "it is some other kind of file"),
     "other HDF5": (_other, "format None, .*it holds something else"),
     "newer version": (_newer, "version 99; .*a newer fedmpi wrote it"),
     "without a table": (_no_table, "damaged, or not complete"),

@@ -295,7 +295,7 @@ CONFLICTS = {
     ),
     "natural partition without client ids": (
         edit(BASE, ('partition = "iid"', 'partition = "natural"')),
-        ["config data.partition", '"natural"', '"synthetic" has not', "prepared .h5", "my.toml:8"],
+        ["config data.partition", '"natural"', '"synthetic" does not have', "prepared .h5", "my.toml:8"],
     ),
     "natural partition of images": (
         edit(
@@ -303,7 +303,7 @@ CONFLICTS = {
             ('partition = "iid"', 'partition = "natural"'),
             ('dataset = "synthetic"', 'dataset = "cifar-10"'),
         ),
-        ["config data.partition", '"natural"', '"cifar-10" has not', "my.toml:8"],
+        ["config data.partition", '"natural"', '"cifar-10" does not have', "my.toml:8"],
     ),
     "more labels a client than there are": (
         edit(BASE, ('partition = "iid"', 'partition = "classes-per-client"\nclasses_per_client = 11')),

@@ -129,11 +129,11 @@ CLASHES = {
     ),
     "weights of a trace": (
         {"availability": "trace", "trace": "t.csv", "weighting": "inverse-probability"},
-        [*UNKNOWN, '"trace" has not'],
+        [*UNKNOWN, '"trace" does not have'],
     ),
     "weights of a function": (
         {"availability": "a.b:c", "weighting": "inverse-probability"},
-        [*UNKNOWN, '"a.b:c" has not'],
+        [*UNKNOWN, '"a.b:c" does not have'],
     ),
     **{
         f"weights of a choice among {who['availability']}": (
@@ -159,7 +159,7 @@ def test_labels_of_quadratic_data_do_not_exist():
     who = {"availability": "bernoulli", "probability_from": "labels"}
     [problem] = problems_of(QUADRATIC, *overrides(who))
     assert problem.startswith("config participation.probability_from")
-    assert '"quadratic" has not' in problem
+    assert '"quadratic" does not have' in problem
 
 
 UNUSED = {

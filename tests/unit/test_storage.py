@@ -618,7 +618,7 @@ def test_foreign_file_is_refused(tmp_path, kind, force):
         _foreign(path)
     else:
         path.mkdir()
-    with pytest.raises(UserError, match="is no fedmpi run file; choose another name"):
+    with pytest.raises(UserError, match="is not a fedmpi run file; choose another name"):
         check_target(path, force=force)
     assert path.exists()
 

@@ -1,7 +1,7 @@
 """Doing the runs of a sweep: groups of ranks take one after another until none is left.
 
-Groups meet only through files (claims.py, results.py), so that any number of jobs may work on one
-folder. Invariant: a run that fails or diverges is written down, and the group goes on with the next one.
+Groups communicate only through files (claims.py, store.py), so that any number of jobs may work on one
+folder. Invariant: a run that fails or diverges is recorded, and the group continues with the next one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Job:
 
 
 class Watcher(Listener):
-    """Lets the screen of the whole sweep be redrawn, and notes in a file how far its run is."""
+    """Redraws the screen of the whole sweep, and notes the progress of its run in a file."""
 
     def __init__(self, note: Path | None, redraw: Callable[[], None] | None) -> None:
         self._total = 1
@@ -63,7 +63,7 @@ class Watcher(Listener):
 
 
 def work(job: Job, group: Comm, redraw: Callable[[], None] | None) -> bool:
-    """Collective in the group. Runs until none is left; whether it had to stop before."""
+    """Collective in the group. Do runs until none is left; returns whether it had to stop early."""
     while True:
         found = group.try_on_root(lambda: _next(job, redraw))
         held = [claim for claim in (found[1], found[3]) if claim] if found else []
@@ -82,8 +82,8 @@ def work(job: Job, group: Comm, redraw: Callable[[], None] | None) -> bool:
 def _next(job: Job, redraw: Callable[[], None] | None) -> tuple[int, Claim, str, Claim | None] | None:
     """Root: claim the next run that is free, and its warm-up if that is still to be done.
 
-    None if there is none, or if it is time to stop. Waits if all that is left wants a warm-up that
-    another group is at.
+    None if there is none, or if it is time to stop. Waits while all remaining runs need a warm-up that
+    another group is doing.
     """
     while not job.stop.code:
         found, is_waiting = _look(job)
@@ -103,7 +103,7 @@ def _look(job: Job) -> tuple[tuple[int, Claim, str, Claim | None] | None, bool]:
             continue
         warmup = job.warmups.get(point.index, "")
         if job.store.run_path(point.name).exists():
-            warmup = ""  # begun before, goes on from its own checkpoint
+            warmup = ""  # begun before, continues from its own checkpoint
         is_new = bool(warmup) and not is_ready(notes, warmup)
         if is_new and is_held(notes, warmup):
             is_waiting = True
@@ -111,7 +111,7 @@ def _look(job: Job) -> tuple[tuple[int, Claim, str, Claim | None] | None, bool]:
         claim = take(notes, point.name)
         if claim is None:
             continue
-        # Somebody may have finished it between our look and our claim.
+        # Another group may have finished it before our claim.
         if not job.store.is_final(point, job.store.outcome(point.name), job.began):
             warmup_claim = take(notes, warmup) if is_new else None
             if warmup_claim or not is_new:
@@ -139,13 +139,13 @@ def _do(job: Job, group: Comm, point: Point, warmup: str, redraw: Callable[[], N
             job.store.note(point.name, outcome)
             raise
     except Exception as error:
-        agreed = getattr(error, "agreed", False)  # met by one rank, raised by all of the group
+        agreed = getattr(error, "agreed", False)  # one rank's error, raised by all of the group
         rank = error.rank if agreed else group.rank
         place = f" on rank {rank} of its {group.size}" if group.size > 1 else ""
         outcome = _failure(point, f"{type(error).__name__}{place}: {error}")
         if rank == group.rank:
             (job.store.notes / f"{point.name}.traceback").write_text(traceback.format_exc())
-        if group.size > 1 and not agreed:  # the others wait in a collective: only the job's end frees them
+        if group.size > 1 and not agreed:  # the others wait in a collective: only ending the job frees them
             job.store.note(point.name, outcome)
             raise
     if group.is_root:
@@ -183,12 +183,12 @@ def run_point(job: Job, group: Comm, point: Point, warmup: str, watcher: Listene
 
 
 def _changes(path: Path, point: Point) -> list[str]:
-    """What is new in the sweep since the file was begun, as overrides; refuses another experiment."""
+    """What changed in the sweep since the file was created, as overrides; refuses another experiment."""
     stored = stored_config(path)
     different = different_keys(stored, point.config)
     if different:
         raise UserError(
-            f"{path}: holds a run with other settings ({', '.join(different)}); remove it, or "
+            f"{path}: holds a run with different settings ({', '.join(different)}); remove it, or "
             "choose another --out"
         )
     return [

@@ -1,7 +1,7 @@
 """How gradients of local training are computed: client by client, or many clients as one computation.
 
-Invariant: every way gives the same update to rounding, and each gives a client the same bits whatever
-other clients are computed with it.
+Invariant: all engines give the same update up to rounding, and each gives a client the same bits
+regardless of which clients are computed with it.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class Gradients(Protocol):
 
 @dataclass(frozen=True)
 class Engine:
-    """What `algorithm.engine` came to."""
+    """The engine chosen for `algorithm.engine`, and why."""
 
     name: str  # "loop" or "batched"
     reason: str
 
 
 def choose_engine(wanted: str, model: FlatModel, *, on_cuda: bool, is_random: bool) -> Engine:
-    """The engine for a model: `algorithm.engine`, or where that is "auto" the one measured to be faster.
+    """The engine for a model: `algorithm.engine`, or for "auto" the one that was measured to be faster.
 
     `is_random`: the model may draw random numbers while it trains, as dropout does; each client
-    must then start from a seed of its own, which needs the loop.
+    must then start from its own seed, which needs the loop.
     """
     is_dense = dense_layers(model.module) is not None
     if wanted == "loop":
@@ -60,10 +60,10 @@ def choose_engine(wanted: str, model: FlatModel, *, on_cuda: bool, is_random: bo
     if is_dense:
         return Engine("batched", "dense layers: stacked matrix products without autograd")
     if is_random:
-        return Engine("loop", "a model that may draw random numbers")
+        return Engine("loop", "the model may draw random numbers")
     if on_cuda and model.num_params <= _LARGEST_BATCHED:
         return Engine("batched", "vmap fills a GPU with several clients")
-    return Engine("loop", "on a CPU core vmap is slower" if not on_cuda else "one client fills a GPU")
+    return Engine("loop", "vmap is slower on a CPU core" if not on_cuda else "one client fills a GPU")
 
 
 def make_gradients(engine: Engine, model: FlatModel) -> Gradients:

@@ -1,4 +1,4 @@
-"""One client after another by autograd: for any model, and the best for those that fill the device."""
+"""One client after another by autograd: works for any model, and is best for those that fill the device."""
 
 from __future__ import annotations
 

@@ -56,5 +56,5 @@ class Recordings:
                 self._steps[key] = Recorded(step, inputs, labels)
             except RuntimeError:  # an operation that cannot be recorded
                 self._steps[key] = step
-            updates.zero_()  # recording took steps of its own
+            updates.zero_()  # recording itself took steps
         return self._steps[key]

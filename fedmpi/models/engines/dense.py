@@ -2,8 +2,8 @@
 
 A step of such a model is a few small matrix products; autograd and Python around them cost several times
 as much. Here the products of a group of clients are one call each (baddbmm), and the gradient goes
-straight into the update. Invariant: all matrices of a client start at multiples of 64 bytes, in every row
-alike, so that a product has the same bits whatever row it is in.
+straight into the update. Invariant: all matrices of a client start at multiples of 64 bytes, the same in
+every row, so that a product has the same bits in any row.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Dense:
         ]
 
     def local_params(self, count: int) -> Tensor:
-        """A stack of its own."""
+        """A stack separate from the model."""
         return self._local_params[:count]
 
     def adder(self, target: Tensor) -> Callable[[Tensor, Tensor, float], None]:
@@ -100,8 +100,8 @@ class Dense:
     def _room(self, inputs: Tensor, count: int, batch: int) -> tuple[list[Tensor], list[Tensor], Tensor]:
         """(clients, width, batch): the inputs, and room for the outputs of each layer; all transposed.
 
-        Samples stand in columns, which makes W the left factor: twice as fast as the other way round.
-        And a -1 for each sample's label.
+        Samples are columns, which makes W the left factor: twice as fast as the other way round.
+        Also returns a -1 for each sample's label.
         """
         if (count, batch) not in self._kept:
             rows = [aligned_rows(count, batch * width, self._local_params) for width in self._widths]

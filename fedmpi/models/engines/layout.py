@@ -1,4 +1,4 @@
-"""A faster equal of a convolutional model on CPU: memory layouts and order of layers, proven on the model.
+"""A faster equivalent of a convolutional model on CPU: memory layouts, layer order; tested on the model.
 
 Two changes, made on the traced graph of any module:
 - max-pooling before ReLU instead of after it: both are monotone, so function and gradient are the same,
@@ -23,7 +23,7 @@ _POOLS = (nn.functional.max_pool2d, torch.max_pool2d)
 
 
 def speed_up(model: FlatModel, shape: tuple[int, ...]) -> str:
-    """Put a faster equal of the model's module in `model.forward`; returns what was done, in words."""
+    """Put a faster equivalent of the model's module in `model.forward`; returns what was done, in words."""
     if model.values.device.type != "cpu" or model.values.dtype != torch.float32 or len(shape) != 3:
         return ""
     try:
@@ -38,7 +38,7 @@ def speed_up(model: FlatModel, shape: tuple[int, ...]) -> str:
     if not _are_equal(model, faster, shape):
         return ""
     model.forward = faster
-    return f"{swapped} ReLU after max-pool, {moved} convolutions with chosen layout (proven equal)"
+    return f"{swapped} ReLU after max-pool, {moved} convolutions with chosen layout (tested to be equal)"
 
 
 def to_channels_last(images: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ def _is(module: nn.Module, node: fx.Node, kind: type[nn.Module], functions: tupl
 def _are_equal(model: FlatModel, faster: nn.Module, shape: tuple[int, ...]) -> bool:
     """Whether the two agree in training and in evaluation.
 
-    A graph is traced in one mode: `dropout(x, training=self.training)` in it would drop out for ever.
+    A graph is traced in one mode: `dropout(x, training=self.training)` in it would always drop out.
     """
     modes = [_agree(model, faster, shape, training) for training in (False, True)]
     return all(modes)

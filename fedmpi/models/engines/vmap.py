@@ -12,7 +12,7 @@ from fedmpi.models.losses import sample_losses
 
 
 class Vectorised:
-    """Gradients of a group of clients, their parameters stacked; missing ones are made up."""
+    """Gradients of a group of clients, their parameters stacked; a smaller group is padded."""
 
     group_size = 8
 
@@ -27,7 +27,7 @@ class Vectorised:
         self._gradients = torch.func.vmap(torch.func.grad(loss))
 
     def local_params(self, count: int) -> Tensor:
-        """A stack of its own."""
+        """A stack separate from the model."""
         return self._local_params[:count]
 
     def adder(self, target: Tensor) -> Callable[[Tensor, Tensor, float], None]:
@@ -44,6 +44,6 @@ class Vectorised:
         return add
 
     def _filled(self, rows: Tensor) -> Tensor:
-        """A whole group: kernels may give other bits for another number of rows."""
+        """Pad to a whole group: kernels may give different bits for a different number of rows."""
         missing = self.group_size - len(rows)
         return torch.cat([rows, rows[:1].expand(missing, *rows.shape[1:])]) if missing else rows
