@@ -19,10 +19,10 @@ EXIT_STOPPED = 75
 
 
 class UserError(Exception):
-    """Bad config or bad input file. The message says what, the value seen, what is accepted, where.
+    """Bad config or bad input file. The message says what, the value, what is accepted, where.
 
-    `agreed` is set once every rank is known to raise the same error, so that all can leave quietly; `ranks`
-    says how many these are, where they may be a part of the job.
+    `agreed` is set once every rank is known to raise the same error, so that all can exit quietly; `ranks`
+    is the number of these ranks, which may be a part of the job.
     """
 
     exit_code = EXIT_BAD_INPUT
@@ -55,14 +55,14 @@ class OutputError(UserError):
 
     @classmethod
     def from_os(cls, error: OSError, path: Path) -> OutputError:
-        """From what the operating system said."""
+        """From an error of the operating system."""
         return cls(f"cannot write {path}: {error.strerror or error}; what was written before is kept")
 
 
 class ClientError(Exception):
-    """An exception met while training one client, with its place in the simulation.
+    """An exception while training a client, with its place in the simulation.
 
-    `agreed` is set once all `ranks` of a group raise it together; `rank` is the one that met it.
+    `agreed` is set once all `ranks` of a group raise it together; `rank` is the one where it occurred.
     """
 
     agreed = False
@@ -71,7 +71,7 @@ class ClientError(Exception):
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """A hint such as `did you mean amplify_every?`, else the list of all names.
+    """A hint such as `did you mean amplify_every?`, otherwise the list of all names.
 
     >>> did_you_mean("amplfy_every", ["amplify_every", "local_lr"])
     'did you mean amplify_every?'

@@ -14,7 +14,7 @@ from types import ModuleType
 
 _OLD_NAME, _NAME = "fedmpi.plots", "fedmpi.results.plots"
 
-# A package stands for its modules too, except for those that have a line of their own.
+# A package covers its modules too, except for those that have their own line.
 MOVED = {
     "fedmpi.advice": "fedmpi.theory.advice",
     "fedmpi.aggregate": "fedmpi.simulation.aggregate",
@@ -78,7 +78,7 @@ class OldNames:
     ) -> ModuleSpec | None:
         """An error for a module that moved; the new module for a name that is kept; nothing for others."""
         if name in MOVED:
-            # Not a ModuleNotFoundError: `from fedmpi import rng` would replace it by a message of its own.
+            # Not a ModuleNotFoundError: `from fedmpi import rng` would replace its message.
             raise ImportError(_message(name), name=name)
         if name == _OLD_NAME or name.startswith(_OLD_NAME + "."):
             return ModuleSpec(name, cls)
@@ -90,19 +90,19 @@ class OldNames:
 
     @staticmethod
     def exec_module(module: ModuleType) -> None:
-        """Put the new module in the place of the old one: an importer is given what stands there."""
+        """Put the new module in place of the old one: the import returns what is there."""
         name = module.__spec__.name
         sys.modules[name] = importlib.import_module(_NAME + name.removeprefix(_OLD_NAME))
 
 
 def watch_for_old_names() -> None:
-    """From now on imports of old names are answered."""
+    """From now on, imports of old names say where the contents are."""
     if OldNames not in sys.meta_path:
         sys.meta_path.insert(0, OldNames)
 
 
 def _message(name: str) -> str:
-    """Python imports `package` before `package.module`, so what is said of a package must do for both."""
+    """Python imports `package` before `package.module`, so the message for a package must fit both."""
     inside = [f"{old} to {new}" for old, new in MOVED.items() if old.startswith(name + ".")]
     others = f" ({', '.join(inside)})" if inside else ""
     return f"{name} moved to {MOVED[name]} in version 0.2{others}"

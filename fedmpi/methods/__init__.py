@@ -12,7 +12,7 @@ __all__ = ["METHODS", "Method", "Round", "ServerState", "make_method", "method"]
 
 
 def make_method(config: Config, num_clients: int) -> Method:
-    """The method that `algorithm.name` names: a built-in one, or package.module:Class of the user's own."""
+    """The method that `algorithm.name` names: a built-in one, or a user's package.module:Class."""
     name = config.algorithm.name
     if name in METHODS:
         return METHODS[name](config, num_clients)

@@ -1,9 +1,9 @@
 """The server's part of Algorithm 1 (Wang & Ji, 2022), and the places where other methods differ from it.
 
-A method is a class that overrides a few of the functions below; each stands in a file of its own, small
-enough to read beside its paper. State is a frozen record that is passed, the same on all ranks; x, u and a
-method's own vectors are float64. What a client remembers between rounds lies with the rank that owns it
-(`tables`). Nothing here imports torch or MPI: `local` holds arrays that know +, * and in-place changes.
+A method is a class that overrides a few of the functions below; each is in its own file, small enough to
+read beside its paper. State is a frozen record that is passed along, the same on all ranks; x, u and a
+method's own vectors are float64. What a client remembers between rounds is kept by the rank that owns it
+(`tables`). Nothing here imports torch or MPI: `local` holds arrays that support +, * and in-place changes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ServerState:
 
 @dataclass(frozen=True)
 class Round:
-    """What all ranks know of a round once its clients have trained."""
+    """What all ranks know about a round once its clients have trained."""
 
     t: int
     clients: np.ndarray
@@ -77,7 +77,7 @@ class Method:
         return clients, weights
 
     def uses_full_data(self, t: int) -> bool:
-        """Whether clients step on all their data in round t, instead of minibatches."""
+        """Whether clients use all their data for each step of round t, instead of minibatches."""
         return False
 
     def step(self, local: Local, gradient: Any, local_lr: float) -> None:
@@ -85,7 +85,7 @@ class Method:
         raise NotImplementedError
 
     def finish_clients(self, local: Local, current: Round) -> None:
-        """After the last local step: fill `client_sums` and renew `tables`, for some of the clients."""
+        """After the last local step: fill `client_sums` and update `tables`, for some of the clients."""
 
     # --- Server ---------------------------------------------------------------------------------------
 
@@ -141,11 +141,11 @@ class Method:
         return replace(state, anchor_round=t + 1, accumulated=np.zeros_like(state.accumulated))
 
     def clients_of_interval(self, state: ServerState) -> np.ndarray | None:
-        """Clients whose tables the server looks at when an interval ends; None for nobody ever."""
+        """Clients whose tables the server reads when an interval ends; None if it never does."""
         return None
 
     def interval_rows(self, state: ServerState, local: Local, clients: np.ndarray) -> Any:
-        """What each of these clients adds to the server's sum; may renew `tables`."""
+        """What each of these clients adds to the server's sum; may update `tables`."""
         raise NotImplementedError
 
     def end_interval(self, state: ServerState, total: np.ndarray) -> ServerState:

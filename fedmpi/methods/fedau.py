@@ -1,7 +1,7 @@
 """FedAU (Wang & Ji, 2024): averaging by intervals of absence, where participation statistics are unknown.
 
 Client n is weighted by w_n / N, with w_n the mean length of its intervals between participations, each cut
-off at K: an estimate of 1 / p_n. Invariant: only numbers a participation needs are touched, so a round
+off at K: an estimate of 1 / p_n. Invariant: a round touches only the numbers of its participants, so it
 costs O(participants) at any N.
 """
 

@@ -23,6 +23,6 @@ class FedProx(Method):
     steps_by_itself = True
 
     def step(self, local: Local, gradient: Any, local_lr: float) -> None:
-        """The pull towards x is that at the y where the gradient was taken."""
+        """The pull towards x is taken at the same y as the gradient."""
         update = local["update"]
         update.mul_(1 - local_lr * self.config.algorithm.mu).add_(gradient, alpha=-local_lr)

@@ -1,8 +1,8 @@
-"""MIFA (Gu et al., 2021): the latest update of every client is remembered and used again while it is away.
+"""MIFA (Gu et al., 2021): the latest update of every client is stored and reused while it is absent.
 
 G_n = (y - x) / gamma of the round that client n last took part in; x <- x + gamma * mean over all N of G_n.
-The table of G_n lies with the owners; only its change is summed, so the mean is kept up to date for the
-price of a FedAvg round.
+The owners keep the table of G_n; only its change is summed, so keeping the mean up to date costs as much as
+a FedAvg round.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from fedmpi.methods.base import Local, Method, Round, ServerState, Vectors, meth
 class MifaKeys:
     """Of mifa."""
 
-    warm_start: bool = option(True, "mifa: x waits until every client was seen once")
+    warm_start: bool = option(True, "mifa: x waits until every client has taken part once")
 
 
 @method("mifa", MifaKeys)
 class Mifa(Method):
     """MIFA: the latest update of every client counts in every round.
 
-    With `warm_start` x waits until every client has been seen once; else missing ones count as zero.
+    With `warm_start` x waits until every client has taken part once; otherwise missing ones count as zero.
     """
 
     tables = ("memory",)
@@ -74,7 +74,7 @@ def _fedlaavg_conflicts(config: Config) -> Iterator[Finding]:
 class FedLaAvg(Mifa):
     """FedLaAvg (Yan et al., 2020): MIFA from zeros, on the K available clients absent for longest.
 
-    Who that is, is the selection `least-recent`.
+    They are chosen by the selection `least-recent`.
     """
 
     warm_start = False

@@ -1,7 +1,7 @@
 """SCAFFOLD (Karimireddy et al., 2020): local steps corrected by control variates.
 
-y <- y - gamma (g - c_n + c). Option II: the new c_n is the plain average of the raw gradients met on the
-way. x moves by 1/S of the updates' sum, c by 1/N of the sum of the *changes* of c_n. Invariant: c is the
+y <- y - gamma (g - c_n + c). Option II: the new c_n is the plain average of the raw gradients of the local
+steps. x moves by 1/S of the updates' sum, c by 1/N of the sum of the *changes* of c_n. Invariant: c is the
 mean of all c_n.
 """
 
@@ -65,7 +65,7 @@ class AmplifiedScaffold(Scaffold):
         return {"control": np.zeros(num_params), "num_gradients": np.zeros(self.num_clients, np.int64)}
 
     def finish_clients(self, local: Local, current: Round) -> None:
-        """Nothing: controls wait for the interval's end."""
+        """Nothing: controls change when the interval ends."""
 
     def direction(self, state: ServerState, current: Round) -> tuple[np.ndarray, Vectors]:
         """The weighted sum of updates; m_n <- m_n + I."""

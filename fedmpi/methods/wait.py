@@ -1,8 +1,8 @@
 """Waiting for everybody: the paper's baselines wait-minibatch and wait-full.
 
 Once in a cycle of availability all N clients take I steps from the same x, and x moves by their plain
-average. The clock does not stand still meanwhile: a cycle of P rounds counts P rounds, of which all but the
-last have no participant. The warm-up takes whom participation gives.
+average. Waiting counts: a cycle of P rounds counts as P rounds, of which all but the last have no
+participant. The warm-up uses the configured participation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class WaitKeys:
 
 
 def cycle_length(config: Config) -> int | None:
-    """Rounds of a cycle: given, or those after which availability repeats."""
+    """Rounds of a cycle: as given, or the rounds after which availability repeats."""
     if config.algorithm.wait_rounds is not None:
         return config.algorithm.wait_rounds
     cycle = AVAILABILITIES.fact(config.participation.availability, "cycle")

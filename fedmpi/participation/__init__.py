@@ -1,9 +1,9 @@
 """Who takes part in round t, and with what weight q_t^n.
 
 Three questions: who could take part (availability.py; by chance: chance.py, markov.py, sinusoidal.py;
-from a file: traces.py), who of those does (selection.py), with what weight (weighting.py); or all answered
-by a file (schedule.py). Invariant: `weights(t)` is the same on every rank without a message, since all
-randomness is addressed by (seed, purpose, round).
+from a file: traces.py), which of those do (selection.py), with what weight (weighting.py); or a file
+answers all three (schedule.py). Invariant: `weights(t)` is the same on every rank without a message, since
+all randomness is addressed by (seed, purpose, round).
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Participation(Protocol):
         """
 
     def state(self) -> dict[str, np.ndarray]:
-        """What a checkpoint must hold for `weights` to go on."""
+        """What a checkpoint must hold for `weights` to continue."""
 
     def restore(self, t: int, state: dict[str, np.ndarray]) -> None:
-        """Go on with round t from an earlier `state`."""
+        """Continue with round t from an earlier `state`."""
 
     def digest(self) -> str:
         """Changes when participation would, beyond what the config tells."""
@@ -60,7 +60,7 @@ class SelectedParticipation:
         self._per_round = None if who.selection == "all" else who.clients_per_round
         self._num_clients = num_clients
         self._goes_forward_only = bool(self._selection.state())
-        self._round = -1  # asked for last, or the last one before a checkpoint, whose answer is not known
+        self._round = -1  # last asked for, or the last before a checkpoint, whose answer is not known
         self._answer: tuple[np.ndarray, np.ndarray] | None = None
 
     def available(self, t: int) -> np.ndarray:
@@ -73,8 +73,8 @@ class SelectedParticipation:
             return self._answer
         if t <= self._round and self._goes_forward_only:
             raise RuntimeError(
-                f"weights({t}) asked for after round {self._round}: this selection depends on the rounds "
-                "before and goes forward only; ask in ascending order, or make the participation anew"
+                f"weights({t}) asked for after round {self._round}: this selection depends on earlier "
+                "rounds and only goes forward; ask in ascending order, or create the participation again"
             )
         clients = self._selection.select(t, self.available(t), self._availability.turn(t))
         weights = self._weighting(clients, self._num_clients, lambda: self._chances(t, clients))
@@ -82,10 +82,10 @@ class SelectedParticipation:
         return self._answer
 
     def _chances(self, t: int, clients: np.ndarray) -> np.ndarray:
-        """The probability of these clients to take part in round t.
+        """The probability that these clients take part in round t.
 
-        A choice of S gives everybody available the same chance; the config admits it here only where
-        the number of the available is certain.
+        Choosing S gives every available client the same chance; the config allows it here only where the
+        number of available clients is not random.
         """
         chances = self._availability.probability(t, clients)
         if self._per_round is None:
@@ -98,7 +98,7 @@ class SelectedParticipation:
         return self._selection.state() | own
 
     def restore(self, t: int, state: dict[str, np.ndarray]) -> None:
-        """Go on with round t."""
+        """Continue with round t."""
         if not state or t == 0:
             return
         self._round, self._answer = t - 1, None
@@ -110,7 +110,7 @@ class SelectedParticipation:
             self._selection.restore(others, self.available(last), self._availability.turn(last))
 
     def digest(self) -> str:
-        """The availability's: it may come from a file."""
+        """The availability's digest: it may come from a file."""
         return self._availability.digest()
 
 

@@ -29,12 +29,12 @@ class Activity:
     clients: np.ndarray
     starts: np.ndarray
     ends: np.ndarray
-    finish_time: float | None  # when the log ends, the latest of all clients, where it says so
+    finish_time: float | None  # when the log ends, the latest of all clients, where it is given
 
     def in_rounds(self, round_seconds: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(client, start, end) in rounds: a client is available if it is active when the round begins.
 
-        So the share of time becomes the share of rounds; what ends before a round begins leaves no row.
+        So the share of time becomes the share of rounds; an interval in which no round begins is dropped.
         """
         starts = np.ceil(self.starts / round_seconds).astype(np.int64)
         ends = np.ceil(self.ends / round_seconds).astype(np.int64)
@@ -73,7 +73,7 @@ Row = tuple[str, float, float]
 
 
 def _ordered(names: list[str]) -> list[str]:
-    """Clients by number where all names are numbers, else as the file has them."""
+    """Clients by number where all names are numbers, otherwise in the order of the file."""
     names = list(dict.fromkeys(names))
     return sorted(names, key=int) if all(n.isdecimal() and len(n) < 19 for n in names) else names
 
@@ -135,7 +135,7 @@ def _intervals(record: Any, place: str) -> tuple[list[tuple[float, float]], floa
     if len(starts) != len(ends):
         raise UserError(
             f"{place}: {len(starts)} active and {len(ends)} inactive times; expected as many, or one "
-            "active more and a finish_time"
+            "more active time and a finish_time"
         )
     return list(zip(starts, ends, strict=True)), finish
 

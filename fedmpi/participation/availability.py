@@ -2,7 +2,7 @@
 
 Invariant: `available(t)` is a pure function of (seed, t), the same on every rank; it returns the same
 array object while the set does not change, which lets a selection work in O(participants) a round. An
-availability that must remember something to answer quickly gives it to the checkpoint by `state`.
+availability that must remember something to answer quickly stores it in checkpoints through `state`.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ class Availability:
         raise NotImplementedError
 
     def turn(self, t: int) -> int:
-        """Number of the turn round t belongs to; a permutation starts anew with each turn.
+        """Number of the turn that round t belongs to; a permutation starts again with each turn.
 
-        By default one turn that never ends: a permutation goes on while the set changes.
+        By default one turn that never ends: a permutation continues while the set changes.
         """
         return 0
 
     def probability(self, t: int, clients: np.ndarray) -> np.ndarray:
-        """The chance that each of these clients is available in round t, for those who know it."""
+        """The chance that each of these clients is available in round t, where it is known."""
         raise NotImplementedError
 
     def state(self) -> dict[str, np.ndarray]:
-        """What a checkpoint must hold to go on quickly; by default nothing."""
+        """What a checkpoint must hold to continue quickly; by default nothing."""
         return {}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from an earlier `state`."""
+        """Continue from an earlier `state`."""
 
     def digest(self) -> str:
         """Changes when availability would, beyond what the config tells."""
@@ -58,7 +58,7 @@ availability = AVAILABILITIES
 def make_availability(
     config: ParticipationConfig, num_clients: int, seed: int, labels: ClientLabels | None = None
 ) -> Availability:
-    """The availability that a config names. `labels` is asked only by what depends on the label mix."""
+    """The availability that a config names. `labels` is used only by those that depend on the label mix."""
     kind = AVAILABILITIES.get(config.availability, UserFunction)
     return kind(config, num_clients, seed, labels)
 

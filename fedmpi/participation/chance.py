@@ -1,7 +1,7 @@
-"""Availability drawn afresh in each round: groups that take turns, and bernoulli.
+"""Availability drawn anew in each round: groups that take turns, and bernoulli.
 
 Invariant: round t is drawn from one stream addressed by (seed, t), so rounds may be asked for in any
-order and again.
+order, and more than once.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Periodic(Drawn):
     """Groups of contiguous clients take turns of `rounds_per_group` rounds.
 
     A random offset in [0, rounds_per_group) shortens the first turn, as in the paper's experiments. With
-    a probability, the members of the group whose turn it is are there by chance, in each round anew.
+    a probability, members of the group whose turn it is are available by chance, drawn in each round.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Periodic(Drawn):
             self.offset = int(rng.stream(seed, "offset").integers(config.rounds_per_group))
 
     def available(self, t: int) -> np.ndarray:
-        """The group whose turn it is, or those of it who are there."""
+        """The group whose turn it is, or the members who are available."""
         return self._group(t) if self._is_certain else super().available(t)
 
     def turn(self, t: int) -> int:
@@ -116,7 +116,7 @@ class Periodic(Drawn):
         return (t + self.offset) // self.rounds_per_group
 
     def probability(self, t: int, clients: np.ndarray) -> np.ndarray:
-        """Of members in their turn; nobody else is there."""
+        """Of members in their turn; all others have 0."""
         group = self._group(t)
         is_member = (clients >= group[0]) & (clients <= group[-1])
         return is_member * (1.0 if self._is_certain else self._probability[clients])
@@ -135,7 +135,7 @@ class Periodic(Drawn):
     knows_probability=True, is_by_chance=lambda who: True,
 )  # fmt: skip
 class Bernoulli(Drawn):
-    """Each client by itself, in each round anew, with its own probability."""
+    """Each client independently in each round, with its own probability."""
 
     def _draw(self, t: int, draws: np.random.Generator) -> np.ndarray:
         return draw_clients(draws, self._num_clients, self._highest, self._probability.__getitem__)

@@ -97,7 +97,7 @@ def _stretched(values: list[float], length: int) -> list[float]:
     knows_probability=True, is_by_chance=lambda who: True,
 )  # fmt: skip
 class Markov(Availability):
-    """Absent clients come with probability to_active in a round, present ones leave with to_inactive.
+    """Absent clients return with probability to_active in a round, present ones leave with to_inactive.
 
     Costs O(changes) a round where both are small, plus a scan of N flags.
     """
@@ -132,23 +132,23 @@ class Markov(Availability):
         return self._available
 
     def probability(self, t: int, clients: np.ndarray) -> np.ndarray:
-        """The stationary distribution, which holds in each round."""
+        """The stationary probability, which holds in each round."""
         return self._stationary[clients]
 
     def state(self) -> dict[str, np.ndarray]:
-        """Who is there, and in which round."""
+        """Who is active, and in which round."""
         if self._round is None:
             return {}
         return {"active": self._is_active.copy(), "round": np.array(self._round)}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on after the round of the state."""
+        """Continue after the round of the state."""
         if state:
             self._is_active, self._round = state["active"].astype(bool), int(state["round"])
             self._note()
 
     def _step(self) -> None:
-        """One round on: those who change are drawn."""
+        """Advance one round: draw the clients that change state."""
         self._round += 1
         draws = rng.stream(self._seed, "availability", counter=self._round)
         changed = draw_clients(draws, self._num_clients, self._highest, self._rate)
@@ -157,7 +157,7 @@ class Markov(Availability):
             self._note()
 
     def _rate(self, clients: np.ndarray | slice) -> np.ndarray:
-        """The chance of each to change."""
+        """Each client's chance to change state."""
         return np.where(self._is_active[clients], self._to_inactive[clients], self._to_active[clients])
 
     def _note(self) -> None:
@@ -170,7 +170,7 @@ def rates_of(probability: np.ndarray, to_active: np.ndarray) -> tuple[np.ndarray
     Where that would exceed 1, to_active is lowered to p / (1 - p), which keeps the probability exact.
     """
     absent = 1 - probability
-    # Present for one round at least: p * to_inactive <= p.
+    # Present for at least one round: p * to_inactive <= p.
     to_active = np.where(absent * to_active > probability, probability / np.maximum(absent, 0.5), to_active)
     to_inactive = np.where(probability > 0, to_active * absent / np.maximum(probability, 1e-300), 1.0)
     return to_active, np.minimum(to_inactive, 1.0)

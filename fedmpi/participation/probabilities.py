@@ -1,7 +1,7 @@
-"""A probability for each client, and who it lets in.
+"""A probability for each client, and who is drawn with it.
 
 Invariant: probabilities are a pure function of (config, seed, label mix), draws of the stream they are
-given; a number for all clients takes no memory, and few expected clients cost no pass over all.
+given; one number for all clients takes no memory, and drawing few clients needs no pass over all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedmpi.errors import UserError
 if TYPE_CHECKING:
     from fedmpi.data.partition import ClientLabels
 
-_SPARSE = 0.02  # below this share of clients, drawing who is cheaper than asking everybody
+_SPARSE = 0.02  # below this share, drawing the clients is cheaper than one draw for each client
 
 
 def _by_labels(config: Config) -> bool:
@@ -34,7 +34,7 @@ class ProbabilityKeys:
 
     probability: float | list[float] | None = option(
         None,
-        "chance that a client is there, one number or one per client: bernoulli; periodic, in its turn "
+        "chance that a client is available, one number or one per client: bernoulli; periodic, in its turn "
         "(default 1); sinusoidal, mean of the day; markov, in the long run",
         at_least=0,
         at_most=1,
@@ -57,7 +57,7 @@ class ProbabilityKeys:
 
 
 def probability_conflicts(config: Config, *, is_needed: bool = True) -> Iterator[Finding]:
-    """Where the probability comes from: one source, no less (if it is needed) and no more."""
+    """Where the probability comes from: exactly one source, or none where none is needed."""
     who = config.participation
     if who.probability is not None and who.probability_from is not None:
         problem = f'"{who.probability_from}" clashes with participation.probability; set one of them'
@@ -69,7 +69,7 @@ def probability_conflicts(config: Config, *, is_needed: bool = True) -> Iterator
             "expected a number, or one for each client",
         )
     if who.probability_from == "labels" and config.data.dataset == "quadratic":
-        problem = '"labels" needs data with labels, which "quadratic" has not; use probability'
+        problem = '"labels" needs data with labels, which "quadratic" does not have; use probability'
         yield "participation.probability_from", problem
     if who.probability_from == "labels" and who.min_probability > who.mean_probability:
         yield (
@@ -115,7 +115,7 @@ def client_probabilities(
 def label_probabilities(config: ParticipationConfig, seed: int, labels: ClientLabels) -> np.ndarray:
     """FedAU's: p_n = max(min, mean * L * sum_l share_{n,l} r_l), at most 1, r ~ Dirichlet over L labels.
 
-    Labels differ in how available their owners are, so that who is away takes some labels along.
+    Labels differ in how available their owners are, so some labels are missing when clients are absent.
     """
     concentrations = np.full(labels.num_classes, config.label_concentration)
     contributions = rng.stream(seed, "label-probability").dirichlet(concentrations)
@@ -131,8 +131,8 @@ def draw_clients(
 ) -> np.ndarray:
     """Each client n independently with probability_of(n) <= highest; ids in ascending order.
 
-    With a small `highest` the candidates are drawn first, a binomial number of places, and thinned out:
-    the same law in O(N * highest).
+    With a small `highest` the candidates are drawn first, a binomial number of places, and then thinned
+    out: the same distribution in O(N * highest).
     """
     if highest > _SPARSE:
         return np.flatnonzero(draws.random(num_clients) < probability_of(slice(None)))

@@ -1,4 +1,4 @@
-"""Participation given outright: any matrix Q from a file.
+"""Participation given directly: any matrix Q from a file.
 
 Columns `round,client,weight` of a CSV file, or datasets of those names in an HDF5 file (at its root or in
 /participation, so that the result file of a run is a schedule too). A round that is not in the file has
@@ -35,7 +35,7 @@ class Schedule:
         return self._clients[first:last], self._weights[first:last]
 
     def available(self, t: int) -> np.ndarray:
-        """Those who take part; of others the file tells nothing."""
+        """Those who take part; the file says nothing about others."""
         return self.weights(t)[0]
 
     def state(self) -> dict[str, np.ndarray]:
@@ -83,7 +83,7 @@ class ScheduleKeys:
     schedule: str | None = option(
         None,
         "schedule: file of round, client, weight (.csv or .h5)",
-        may_change=True,  # where it lies; its contents are checked
+        may_change=True,  # its location; the contents are checked
     )
 
 
@@ -95,11 +95,11 @@ def _conflicts(config: Config) -> Iterator[Finding]:
         yield (
             "participation.availability",
             f'"{who.availability}" cannot be combined with selection = "schedule", '
-            'which says itself who takes part; use "always"',
+            'which itself says who takes part; use "always"',
         )
 
 
 @selection("schedule", ScheduleKeys, conflicts=_conflicts, gives_weights=True)
 def scheduled(config: Config, num_clients: int) -> Schedule:
-    """Who takes part, and with what weight, as a file says."""
+    """Participants and weights from a file."""
     return read_schedule(config.participation.schedule, num_clients)

@@ -1,6 +1,6 @@
-"""Who is taken of the available clients.
+"""Which of the available clients take part.
 
-Invariant: no client twice in a round; fewer available than S means all of them; ids are returned in
+Invariant: no client twice in a round; if fewer than S are available, all of them; ids are returned in
 ascending order.
 """
 
@@ -17,7 +17,7 @@ from fedmpi.config.registry import SELECTIONS, Finding
 from fedmpi.data import rng
 
 # `selection(name, keys...)` registers a class (clients_per_round, num_clients, seed). A fact that others
-# ask for: `gives_weights`, where it says itself who takes part and with what weight.
+# ask for: `gives_weights`, where it decides both who takes part and with what weight.
 selection = SELECTIONS
 
 
@@ -64,7 +64,7 @@ class All(Memoryless):
 
 @selection("uniform", CountKeys, conflicts=_count_conflicts)
 class Uniform(Memoryless):
-    """S of the available at random without repetition, independently in every round."""
+    """S of the available clients at random without repetition, independently in every round."""
 
     def __init__(self, clients_per_round: int, num_clients: int, seed: int) -> None:
         self._count = clients_per_round
@@ -80,12 +80,12 @@ class Uniform(Memoryless):
 
 @selection("permutation", CountKeys, conflicts=_count_conflicts)
 class Permutation:
-    """S of the available in a random order: all of them once before any again (regularized).
+    """S of the available clients in a random order: all of them once before any again (regularized).
 
     A pass takes every available client once. The clients not yet taken wait in a queue in random order;
-    when it runs out in mid-round, a new pass fills the round up with clients not in it yet. A new turn of
-    the availability starts afresh. If the available set changes within a turn, the queue is made
-    again: those who were taken in fewer passes come first. Rounds must be asked for in ascending order.
+    if it runs out during a round, a new pass fills the round with clients not yet in it. A new turn of the
+    availability starts from the beginning. If the available set changes within a turn, the queue is built
+    again: clients taken in fewer passes come first. Rounds must be asked for in ascending order.
     """
 
     def __init__(self, clients_per_round: int, num_clients: int, seed: int) -> None:
@@ -115,11 +115,11 @@ class Permutation:
         return np.sort(chosen)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Who was taken how often, and who waits."""
+        """How often each client was taken, and who is waiting."""
         return {"level": self._level, "front": np.array(self._front), "queue": self._queue}
 
     def restore(self, state: dict[str, np.ndarray], available: np.ndarray, turn: int) -> None:
-        """Go on after a round with these available clients, in this turn."""
+        """Continue after a round with these available clients, in this turn."""
         self._level, self._front, self._queue = state["level"], int(state["front"]), state["queue"]
         self._available, self._turn = available, turn
 
@@ -141,7 +141,7 @@ class Permutation:
 
 @selection("least-recent", CountKeys, conflicts=_count_conflicts)
 class LeastRecent:
-    """S of the available that took part longest ago, those who never did first; ties at random."""
+    """The S available clients that took part longest ago, those who never did first; ties at random."""
 
     def __init__(self, clients_per_round: int, num_clients: int, seed: int) -> None:
         self._count = clients_per_round
@@ -163,5 +163,5 @@ class LeastRecent:
         return {"last": self._last}
 
     def restore(self, state: dict[str, np.ndarray], available: np.ndarray, turn: int) -> None:
-        """Go on."""
+        """Continue."""
         self._last = state["last"]

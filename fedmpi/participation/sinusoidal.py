@@ -1,4 +1,4 @@
-"""Availability by a day rhythm."""
+"""Availability with a daily rhythm."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SinusoidalKeys:
         needed="a number from 0 to 1",
     )
     phase_spread: float = option(
-        1.0, "sinusoidal: share of the day over which clients' peaks are strewn", at_least=0, at_most=1
+        1.0, "sinusoidal: share of the day over which clients' peaks are spread", at_least=0, at_most=1
     )
 
 
@@ -42,9 +42,9 @@ class SinusoidalKeys:
     knows_probability=True, is_by_chance=lambda who: True,
 )  # fmt: skip
 class Sinusoidal(Drawn):
-    """A day rhythm: p_n(t) = mean_n + amplitude * sin(2 pi (t / rounds_per_day + phase_n)), cut to [0, 1].
+    """Daily rhythm: p_n(t) = mean_n + amplitude * sin(2 pi (t / rounds_per_day + phase_n)), cut to [0, 1].
 
-    Phases are strewn evenly over `phase_spread` of the day: 1 is a world of all time zones, 0 one place.
+    Phases are spread evenly over `phase_spread` of the day: 1 is all time zones, 0 is a single one.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Sinusoidal(Drawn):
         return draw_clients(draws, self._num_clients, self._highest, lambda n: self.probability(t, n))
 
     def probability(self, t: int, clients: np.ndarray | slice) -> np.ndarray:
-        """That of the time of day."""
+        """The probability at this time of day."""
         hour = 2 * np.pi * (t % self._rounds_per_day) / self._rounds_per_day
         swing = np.sin(hour) * self._cosines[clients] + np.cos(hour) * self._sines[clients]
         return np.clip(self._probability[clients] + self._amplitude * swing, 0, 1)

@@ -1,6 +1,6 @@
-"""Who takes part in the first rounds of a config: counts, absences, weights, and a sample to draw.
+"""Who takes part in the first rounds of a config: counts, absences, weights, and a sample to plot.
 
-Invariant: rounds are asked for once, in ascending order; memory is O(N + rounds), whatever takes part.
+Invariant: rounds are asked for once, in ascending order; memory is O(N + rounds), whoever takes part.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fedmpi.participation import Participation
 AWAY, AVAILABLE, TAKING_PART = 0, 1, 2
 _MOST_ROUNDS = 2000
 _MOST_VISITS = 2 * 10**8  # clients times rounds; at a million clients a few seconds
-_SAMPLE = 250  # clients to draw
+_SAMPLE = 250  # clients to plot
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def survey(participation: Participation, num_clients: int, rounds: int, window: 
 
 
 def survey_lines(seen: Survey) -> list[str]:
-    """The survey in words."""
+    """The survey as text."""
     people, rounds = seen.participants, len(seen.participants)
     sums = seen.weight_sums
     lines = [
@@ -99,6 +99,6 @@ def survey_lines(seen: Survey) -> list[str]:
         )
     else:
         lines.append(
-            f"               seen in {seen.window:,} rounds (P): unknown, only {rounds:,} rounds looked at"
+            f"               seen in {seen.window:,} rounds (P): unknown, only {rounds:,} rounds examined"
         )
     return lines

@@ -21,7 +21,7 @@ _FORMATS = (".h5", ".hdf5", ".csv")
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of the same length, and where each row stands in the file."""
+    """Columns of the same length, and the place of each row in the file."""
 
     what: str  # "schedule FILE", for messages
     names: Sequence[str]
@@ -134,7 +134,7 @@ def write_table(
 ) -> None:
     """Columns of the same length, as .csv, or in a group of an .h5 file with attributes."""
     if path.suffix == ".csv":
-        # tolist() gives Python numbers, whose text is the shortest that reads back the same.
+        # tolist() gives Python numbers, whose text is the shortest that reads back unchanged.
         rows = zip(*(column.tolist() for column in columns.values()), strict=True)
         lines = [",".join(columns), *(",".join(map(repr, row)) for row in rows)]
         write_whole(path, ("\n".join(lines) + "\n").encode())

@@ -2,7 +2,7 @@
 
 Columns `client,start,end` of a CSV file, or datasets of those names in an HDF5 file (at its root or in
 /trace): the client is available in rounds start <= t < end. `trace_period` repeats the trace for ever;
-an interval may then run over the period's end into its beginning.
+an interval may then run past the end of the period into its beginning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TraceKeys:
         None,
         "trace: file of client, start, end (.csv or .h5)",
         needed="a .csv or .h5 file",
-        may_change=True,  # where it lies; its contents are checked
+        may_change=True,  # its location; the contents are checked
     )
     trace_period: int | None = option(
         None, "trace: rounds after which it repeats; default: never", at_least=1
@@ -39,7 +39,7 @@ class TraceKeys:
 
 @availability("trace", TraceKeys, is_cheap=True)
 class Trace(Availability):
-    """Who is available by the intervals of a file.
+    """Available as given by the intervals in a file.
 
     Rounds asked for in ascending order cost O(changes), plus a scan of N flags where the set changes.
     """
@@ -53,7 +53,7 @@ class Trace(Availability):
         clients, starts, ends = columns
         if self._period:
             clients, starts, ends = _wrapped(clients, starts, ends, self._period)
-        # One event where an interval begins (+1) and one where it ends (-1), in the order of time.
+        # One event where an interval begins (+1) and one where it ends (-1), in order of time.
         times = np.concatenate([starts, ends])
         order = np.argsort(times, kind="stable")
         self._times = times[order]
@@ -102,7 +102,7 @@ def _read_trace(path: str, num_clients: int, period: int | None) -> list[np.ndar
 def _wrapped(
     clients: np.ndarray, starts: np.ndarray, ends: np.ndarray, period: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Intervals that run over the period's end, as two."""
+    """Split intervals that run past the end of the period in two."""
     over = ends > period
     return (
         np.concatenate([clients, clients[over]]),

@@ -38,7 +38,7 @@ def _inverse_conflicts(config: Config) -> Iterator[Finding]:
         yield (
             "participation.weighting",
             f'"inverse-probability" needs a known probability, which availability = "{who.availability}" '
-            f'has not; use one of {names}, or weighting = "equal" or "all"',
+            f'does not have; use one of {names}, or weighting = "equal" or "all"',
         )
         return
     is_by_chance = AVAILABILITIES.fact(who.availability, "is_by_chance")
@@ -46,12 +46,12 @@ def _inverse_conflicts(config: Config) -> Iterator[Finding]:
         yield (
             "participation.weighting",
             f'"inverse-probability" with selection = "{who.selection}": the chance to be chosen depends on '
-            'how many others are available by chance; use selection = "all", or an availability without '
+            'how many others happen to be available; use selection = "all", or an availability without '
             'chance ("always", "periodic" without probability)',
         )
 
 
 @weighting("inverse-probability", conflicts=_inverse_conflicts)
 def inverse_probability(clients: np.ndarray, num_clients: int, chances: Chances) -> np.ndarray:
-    """1 / (N * probability of taking part): 1/N in expectation, for every client that ever comes."""
+    """1 / (N * probability of taking part): 1/N in expectation, for every client that ever takes part."""
     return 1 / (num_clients * chances())

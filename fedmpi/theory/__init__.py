@@ -1,7 +1,7 @@
 """What the paper proves (Wang & Ji, NeurIPS 2022), as functions: from weights and gradients to the bound.
 
 weights.py: Q, rho, evenness over P rounds. divergence.py: beta^2, nu^2, delta^2(P) for given gradients.
-bound.py: Theorem 3.1 term by term, its conditions and learning rates. chance.py: random participation.
+bound.py: Theorem 3.1 term by term, its conditions and learning rates. random_participation.py.
 Invariant: pure functions of numpy arrays; neither torch nor MPI. Statements are numbered as in the paper,
 where all kinds share one counter: the corollary on stochastic participation is 4.8.
 """

@@ -1,6 +1,6 @@
-"""What theory says of a config: evenness of its participation, the bound it has, better settings.
+"""What theory says about a config: evenness of its participation, its bound, better settings.
 
-Invariant: pure functions; weights alone tell about evenness, the bound needs constants (`Known`), exact or
+Invariant: pure functions; weights alone determine evenness; the bound needs constants (`Known`), exact or
 measured, and is left out without them.
 """
 
@@ -18,7 +18,7 @@ from fedmpi.config import AVAILABILITIES, Config
 from fedmpi.participation import Participation
 
 _MOST_WEIGHTS = 25 * 10**5
-_MOST_VISITS = 2 * 10**8  # clients times rounds, where each round asks all clients
+_MOST_VISITS = 2 * 10**8  # clients times rounds, where each round involves all clients
 _FEWEST_ROUNDS, _MOST_ROUNDS = 2000, 40_000
 _SMALL = 1e-3  # of d^2: as good as regularized
 
@@ -52,7 +52,7 @@ def known_of_quadratic(config: Config) -> Known:
 
 
 def look_ahead(config: Config, participation: Participation, num_clients: int) -> theory.Weights:
-    """The weights after the warm-up, for as many rounds as can be looked at in seconds."""
+    """The weights after the warm-up, for as many rounds as can be examined in seconds."""
     first, last = config.warmup_rounds, config.run.num_rounds
     last = min(last, first + max(_rounds_to_see(config, num_clients), 2))
     found, count = [], 0
@@ -80,7 +80,7 @@ def _rounds_to_see(config: Config, num_clients: int) -> int:
 
 
 class Adviser:
-    """All that is asked about one config."""
+    """Answers about one config."""
 
     def __init__(self, config: Config, q: theory.Weights, known: Known | None) -> None:
         options = config.algorithm
@@ -105,14 +105,14 @@ class Adviser:
             yield period, float(factors.max()), float(factors.mean())
 
     def delta2(self, period: int) -> float:
-        """delta^2(P), exact for the known gradients or bounded by d^2; of what was seen, if P is longer."""
+        """delta^2(P), exact for the known gradients or bounded by d^2; P is at most the rounds examined."""
         period = min(period, self.q.num_rounds)
         if self.known.deviations is not None:
             return float(theory.exact_delta2(self.q, self.known.deviations, period).max())
         return float(theory.delta2_factors(self.q, period).max()) * self.known.d2
 
     def constants(self, period: int) -> theory.Constants:
-        """All that the bound needs, for one P."""
+        """Everything that the bound needs, for one P."""
         known, found = self.known, self.divergence
         return theory.Constants(
             known.smoothness, known.sigma2,
@@ -150,7 +150,7 @@ class Adviser:
         return self._best_of_3_2(steps, rounds)
 
     def _best_of_3_2(self, steps: int, rounds: int) -> tuple[theory.Rates | None, int, str]:
-        """Among the lengths looked at, the one whose rates of Corollary 3.2 have the lowest bound."""
+        """Among the lengths examined, the one whose rates of Corollary 3.2 have the lowest bound."""
         lengths = [period for period, _, _ in self.curve if period <= max(rounds / 2, 1)]
         if self.known is None:
             worst = {period: value for period, value, _ in self.curve}

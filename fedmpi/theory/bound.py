@@ -83,12 +83,12 @@ def suits_3_3(constants: Constants, amplify_every: int, local_steps: int, num_ro
 
 
 def rates_3_3(constants: Constants, amplify_every: int, local_steps: int, num_rounds: int) -> Rates:
-    """Corollary 3.3: gamma as in 3.2, eta = 12 P sqrt(L I F)/rho; does not ask for sigma."""
+    """Corollary 3.3: gamma as in 3.2, eta = 12 P sqrt(L I F)/rho; does not need sigma."""
     gamma = _small_rate(constants.smoothness, local_steps, amplify_every, num_rounds)
     eta = 12 * amplify_every * math.sqrt(constants.smoothness * local_steps * constants.gap) / constants.rho
     return Rates(gamma, eta, amplify_every, local_steps, num_rounds)
 
 
 def stochastic_interval(variance: float, num_clients: int, local_steps: int, num_rounds: int) -> int:
-    """P = upsilon^2 N^(5/2) sqrt(I T) of Corollary 4.8, at least 1; upsilon^2 as chance.py gives it."""
+    """P = upsilon^2 N^(5/2) sqrt(I T) of Corollary 4.8, at least 1; see random_participation.py."""
     return max(1, round(variance * num_clients**2.5 * math.sqrt(local_steps * num_rounds)))

@@ -1,7 +1,7 @@
 """Divergences of given gradients at a point: how far the participants' direction is from that of all.
 
-`deviations` holds grad F_n(x) - grad f(x), one row a client. Invariant: whatever keeps the inner products
-of its rows gives the same answers, so a Gram matrix is enough (`deviations_of_gram`).
+`deviations` holds grad F_n(x) - grad f(x), one row per client. Invariant: results depend only on the inner
+products of its rows, so a Gram matrix is enough (`deviations_of_gram`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def divergence(q: Weights, deviations: np.ndarray) -> Divergence:
 def round_split(q: Weights, deviations: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of each round sum_n q |grad F_n - grad f|^2, beta_t^2 and nu_t^2: the first is the sum of the others.
 
-    Equation (11), Proposition 4.1; it needs weights that sum to 1. All three are computed for themselves.
+    Equation (11), Proposition 4.1; it needs weights that sum to 1. All three are computed independently.
     """
     norms = (deviations**2).sum(axis=1)
     whole = np.bincount(q.rounds, q.weights * norms[q.clients], q.num_rounds)
@@ -62,7 +62,7 @@ def exact_delta2(q: Weights, deviations: np.ndarray, period: int) -> np.ndarray:
     mu = np.bincount(intervals, qbar, count) / q.num_clients
     from_mu = qbar - mu[intervals]
     from_mu[np.abs(from_mu) <= rounding(q.num_clients) * mu[intervals]] = 0.0
-    # mu takes nothing away where somebody stayed away: all deviations, theirs included, sum to 0.
+    # Where a client was absent mu need not be subtracted: all deviations, its own included, sum to 0.
     is_full = np.bincount(intervals, minlength=count) == q.num_clients
     effective = np.where(is_full[intervals], from_mu, qbar)
     result = np.zeros(count)

@@ -1,4 +1,4 @@
-"""Random participation: the variance of averaged weights, and delta^2(P) in expectation or probably."""
+"""Random participation: variance of averaged weights; delta^2(P) in expectation or with a probability."""
 
 from __future__ import annotations
 

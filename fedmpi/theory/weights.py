@@ -1,7 +1,7 @@
-"""The matrix Q of participation weights, sparse, and what it tells by itself.
+"""The matrix Q of participation weights, sparse, and what follows from it alone.
 
 Invariant: work and memory grow with the number of weights above 0, not with rounds times clients, so that a
-million clients are no burden.
+million clients are no problem.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Weights:
         return np.bincount(self.rounds, self.weights, self.num_rounds)
 
     def longest_absence(self) -> int:
-        """The most rounds in a row that some client stayed away, start and end included."""
+        """The most rounds in a row that some client was absent, start and end included."""
         rounds, clients, _ = self.by_client
         if len(np.unique(clients)) < self.num_clients:
             return self.num_rounds
@@ -92,7 +92,7 @@ def regularized_interval(q: Weights) -> int | None:
     """The smallest P with delta^2(P) = 0 in all whole intervals seen, two of them at least; or None.
 
     Proposition 4.2. Whether the first interval is even is followed round by round for all P at once; only
-    the few lengths that pass are looked at closely.
+    the few lengths that pass are examined in full.
     """
     rounds, clients, weights = q.by_client
     if len(rounds) == 0:
@@ -112,7 +112,7 @@ def regularized_interval(q: Weights) -> int | None:
 
 
 def interval_grid(num_rounds: int, *always: int | None, count: int = 24) -> list[int]:
-    """Interval lengths worth a look: evenly strewn by order of magnitude, and those asked for."""
+    """Interval lengths to examine: evenly spread by order of magnitude, and those asked for."""
     most = max(num_rounds // 2, 1)
     spaced = np.unique(np.geomspace(1, most, count).round().astype(int)).tolist()
     return sorted({*spaced, *(p for p in always if p and p <= num_rounds)})

@@ -115,7 +115,7 @@ BAD_JSON = {
     "no ends": ({"x": {"active": [1]}}, ['client "x"', RECORD]),
     "uneven": (
         {"x": {"active": [1, 5, 9], "inactive": [2]}},
-        ['client "x": 3 active and 1 inactive times', "expected as many, or one active more"],
+        ['client "x": 3 active and 1 inactive times', "expected as many, or one more active time"],
     ),
     "open without an end": ({"x": {"active": [1], "inactive": []}}, ["1 active and 0 inactive times"]),
     "backwards": (

@@ -117,7 +117,7 @@ def test_the_words(seen):
     ):
         assert expected in text
     longer = survey(make(5, selection="all"), 5, 6, 7)
-    assert "seen in 7 rounds (P): unknown, only 6 rounds looked at" in "\n".join(survey_lines(longer))
+    assert "seen in 7 rounds (P): unknown, only 6 rounds examined" in "\n".join(survey_lines(longer))
 
 
 # --- The picture --------------------------------------------------------------------------------------
