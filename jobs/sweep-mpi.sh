@@ -8,9 +8,9 @@
 #SBATCH --mem-per-cpu=2000M
 #SBATCH --time=12:00:00
 #SBATCH --output=%x-%j.log
-#SBATCH --open-mode=append   # a requeued job goes on in the same log
+#SBATCH --open-mode=append   # a requeued job continues in the same log
 #SBATCH --requeue
-#SBATCH --signal=B:USR1@120   # seconds before the end this shell is told, to write a checkpoint
+#SBATCH --signal=B:USR1@120   # seconds before the end to signal this shell, for a checkpoint
 
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-.}"
@@ -27,10 +27,10 @@ command=(fedmpi sweep configs/fashion-sweep.toml --out sweep --ranks-per-run 8)
 # then finish their round, write a checkpoint and leave with status 75.
 "${launch[@]}" "${command[@]}" &
 pid=$!
-told=yes status=0
-trap 'told=yes; kill -USR1 "$pid" 2>/dev/null || true' USR1
-while [ -n "$told" ]; do  # a signal ends `wait` early
-  told='' status=0
+signalled=yes status=0
+trap 'signalled=yes; kill -USR1 "$pid" 2>/dev/null || true' USR1
+while [ -n "$signalled" ]; do  # a signal ends `wait` early
+  signalled='' status=0
   wait "$pid" || status=$?
 done
 
@@ -39,7 +39,7 @@ if [ "$status" = 75 ]; then
     echo "not done yet: requeueing job $SLURM_JOB_ID"
     scontrol requeue "$SLURM_JOB_ID"
   else
-    echo "not done after $retries restarts: submit this script again to go on" >&2
+    echo "not done after $retries restarts: submit this script again to continue" >&2
   fi
 fi
 exit "$status"

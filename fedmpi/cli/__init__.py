@@ -1,1 +1,1 @@
-"""The command line: one file a command, its call and what it prints; arguments.py has what they accept."""
+"""The command line: one file per command, its call and what it prints; arguments.py has the arguments."""

@@ -1,4 +1,4 @@
-"""`fedmpi advise`: what the paper's theory says of a config, and what it would choose."""
+"""`fedmpi advise`: what the paper's theory says about a config, and what it would choose."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedmpi.results.plots.style import figure_target
 from fedmpi.theory.advice import Adviser, Known
 
 _TERMS = {
-    "start": "8 F/(gamma eta I T): the way from x_0",
+    "start": "8 F/(gamma eta I T): the distance from x_0",
     "nu": "126 gamma^2 L^2 I^2 nu^2: participants differ from each other",
     "beta": "144 gamma^2 L^2 I^2 P^2 beta^2: a round's participants differ from all",
     "delta": "6 delta^2(P): uneven participation over P rounds",
@@ -32,7 +32,7 @@ def advise(
 ) -> int:
     """Print advice; with `at` or `measure` collective, constants are measured over all ranks."""
     if plot:
-        figure_target(plot, "--plot")  # a bad name is told before the work
+        figure_target(plot, "--plot")  # a bad name is reported before the work
     if not at and not measure:
         config = validate.load(config_path, overrides)
         return _tell(config, None, config_path, as_json=as_json, plot=plot)
@@ -69,10 +69,10 @@ def _participation_lines(adviser: Adviser, report: dict[str, Any], path: str) ->
     lines = [
         f"{path}: theory of generalized FedAvg (Wang & Ji 2022)",
         *_caveats(adviser.config),
-        f"participation  {q.num_rounds:,} rounds of {q.num_clients:,} clients looked at, "
+        f"participation  {q.num_rounds:,} rounds of {q.num_clients:,} clients examined, "
         f"after the warm-up; rho {report['rho']:.4g}; longest absence {report['longest_absence']:,} rounds",
         f"regularized    yes: delta^2(P) = 0 first at P = {even:,}" if even else
-        "regularized    no: no P up to half of the rounds looked at gives all clients the same weight",
+        "regularized    no: no P up to half of the rounds examined gives all clients the same weight",
         "",
         f"{'P':>9}  {'delta^2(P)/d^2, worst':>22}  {'mean':>10}   (from weights alone, over intervals)",
     ]  # fmt: skip
@@ -109,7 +109,7 @@ def _bound_lines(adviser: Adviser, report: dict[str, Any]) -> list[str]:
     lines.append(f"constants      {figures} ({known['source']})")
     if adviser.known.source.startswith("estimates"):
         lines.append(
-            "               the theorem asks for bounds that hold everywhere: take what follows as a hint"
+            "               the theorem needs bounds that hold everywhere: take what follows as a hint"
         )
     lines += ["", f"{'bound on min_t E|grad f(x_t)|^2':<76}  {'this config':>11}  {'suggested':>11}"]
     now, then = report["bound"], report["bound_suggested"]

@@ -1,4 +1,4 @@
-"""What `fedmpi run` and `fedmpi resume` say at the start and at the end."""
+"""What `fedmpi run` and `fedmpi resume` print at the start and at the end."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def banner(simulation: Simulation, attributes: dict[str, Any]) -> str:
 
 
 def summary(path: Path, phases: list[dict[str, float]]) -> str:
-    """How it went, where the time went on the average rank, and what was made."""
+    """How it went, where the time went on the average rank, and what was written."""
     results = load_run(path)
     total = float(np.mean([p[IN_ALL] for p in phases]))
     seconds = {name: float(np.mean([p.get(name, 0.0) for p in phases])) for name in PHASES}

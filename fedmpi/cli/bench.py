@@ -48,7 +48,7 @@ def bench(args: argparse.Namespace) -> int:
 
 
 def _measure(comm: mpi.Comm, wanted: list[str], *, quick: bool) -> dict[str, Any]:
-    """Collective. All figures that are wanted; complete on rank 0."""
+    """Collective. All figures asked for; complete on rank 0."""
     from fedmpi.experiments.bench import figures
 
     def say(text: str) -> None:
@@ -130,13 +130,13 @@ def _comparison(key: str, r: dict[str, Any]) -> list[str]:
 
 
 def _floor(roofline: dict[str, Any], fashion: dict[str, Any] | None) -> str:
-    """What the kernels alone would take, and how far that could lead."""
+    """What the kernels alone would take, and the speed-up that would allow."""
     share = roofline["share_of_kernels"]
     text = f"its convolutions and matrix products, each alone, take {share:.0%} of that time"
     if fashion is None:
         return text
     limit = fashion["ratio"] / share
-    return f"{text}; were all else free, FMNIST-250 would be {limit:.2f} times the plain loop"
+    return f"{text}; if all else were free, FMNIST-250 would be {limit:.2f} times the plain loop"
 
 
 def _added_by_clients(results: dict[str, Any]) -> float | None:

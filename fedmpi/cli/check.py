@@ -1,4 +1,4 @@
-"""`fedmpi check`: validate a config and tell what it would do and cost, without training."""
+"""`fedmpi check`: validate a config and show what it would do and cost, without training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check(
 ) -> int:
     """Print the resolved config, who owns what, memory and bytes per rank, and who takes part."""
     if plot:
-        figure_target(plot, "--plot")  # a bad name is told before the work
+        figure_target(plot, "--plot")  # a bad name is reported before the work
     config = validate.load(config_path, overrides)
     found = preview(config, num_ranks)
     print(config_text(config, everything=everything))

@@ -24,7 +24,7 @@ def export(paths: Sequence[str], out: str, table: str) -> int:
     if target.suffix == ".parquet" and not importlib.util.find_spec("pyarrow"):
         raise UserError(f"--out {out}: Parquet needs pyarrow; pip install pyarrow, or write .csv or .json")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # told below, in our own words
+        warnings.simplefilter("ignore")  # printed below, in our own words
         rows = load_runs(paths, table)
     for problem in rows.attrs["skipped"]:
         print(f"fedmpi: warning: left out: {problem}", file=sys.stderr)

@@ -48,7 +48,7 @@ def info(path: str, *, everything: bool = False) -> int:
 
 
 def _config_text(stored: str, path: str, *, everything: bool) -> str:
-    """The keys that have an effect; all that is stored, if it is asked for or of another version."""
+    """The keys that have an effect; all that is stored, if asked for or of another version."""
     if everything:
         return stored
     try:

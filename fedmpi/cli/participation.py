@@ -15,7 +15,7 @@ from fedmpi.participation.tables import table_target, write_table
 def write_participation(
     config_path: str, overrides: Sequence[str], out: str, rounds: int | None, *, force: bool
 ) -> int:
-    """Store the realised Q; `selection = "schedule"` takes it back, for any other method."""
+    """Store the realised Q; `selection = "schedule"` reads it again, for any other method."""
     config = validate.load(config_path, overrides)
     target = table_target(out, force=force)
     participation, num_clients = participation_of(config)

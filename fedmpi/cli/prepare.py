@@ -1,4 +1,4 @@
-"""`fedmpi data prepare`: bring a data set into one checked HDF5 file, on a machine with internet."""
+"""`fedmpi data prepare`: convert a data set to one checked HDF5 file, on a machine with internet."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from fedmpi.storage.runs import load_runs
 
 
 def reproduce(args: argparse.Namespace) -> int:
-    """Collective. All runs that are left, then figure and table; the exit status of the worst sweep."""
+    """Collective. All remaining runs, then figure and table; the exit status of the worst sweep."""
     if args.name not in RECIPES:
         raise UserError(f"reproduce {args.name}: unknown experiment; {did_you_mean(args.name, RECIPES)}")
     recipe = RECIPES[args.name]
@@ -29,7 +29,7 @@ def reproduce(args: argparse.Namespace) -> int:
             print(f"fedmpi reproduce {args.name}: {recipe.claim}", flush=True)
             if args.quick and recipe.quick_base:
                 print(
-                    "quick: 6,000 images of FashionMNIST, fewer rounds, one seed; it shows how, not what",
+                    "quick: 6,000 images of FashionMNIST, fewer rounds, one seed; not the real results",
                     flush=True,
                 )
         alone, statuses = world.split(world.rank), []

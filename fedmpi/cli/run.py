@@ -26,7 +26,7 @@ def run(config_path: str, out: str, overrides: Sequence[str], *, force: bool = F
     path = Path(out)
     stop = StopRequest().listen()
     with mpi.session() as comm, contextlib.ExitStack() as held:
-        # Rank 0 alone touches the config and the output; its findings and errors reach all ranks.
+        # Only rank 0 touches the config and the output; its results and errors reach all ranks.
         config = comm.on_root(lambda: validate.load(config_path, overrides))
         comm.try_on_root(lambda: held.enter_context(writer_lock(path)))
         comm.try_on_root(lambda: check_target(path, force=force))
@@ -34,9 +34,9 @@ def run(config_path: str, out: str, overrides: Sequence[str], *, force: bool = F
 
 
 def resume(run_path: str, overrides: Sequence[str], *, trust: bool = False) -> int:
-    """Collective. Go on from the newest good checkpoint, on any number of ranks.
+    """Collective. Continue from the newest good checkpoint, on any number of ranks.
 
-    `trust` allows functions that the file's config names, if somebody else wrote it.
+    `trust` allows functions named in the file's config, if somebody else wrote the file.
     """
     path = Path(run_path)
     stop = StopRequest().listen()
@@ -54,7 +54,7 @@ def resume(run_path: str, overrides: Sequence[str], *, trust: bool = False) -> i
 
 
 def _carry_out(prepared: Prepared) -> int:
-    """Collective. All rounds that are left, with what a person wants to see; returns the exit status."""
+    """Collective. All remaining rounds, with banner, progress and summary; returns the exit status."""
     simulation, path = prepared.simulation, prepared.file.path
     is_root, config = simulation.comm.is_root, simulation.config
     if is_root:
@@ -68,7 +68,7 @@ def _carry_out(prepared: Prepared) -> int:
         if outcome.status == STOPPED:
             print(
                 f"stopped after round {outcome.completed:,} ({outcome.stop_reason}); "
-                f"go on with: fedmpi resume {path}",
+                f"continue with: fedmpi resume {path}",
                 flush=True,
             )
     return _EXIT[outcome.status]

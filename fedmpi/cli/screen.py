@@ -14,7 +14,7 @@ from fedmpi.results.text import duration, is_terminal
 
 
 class Screen:
-    """World rank 0's view of the folder; runs of other jobs appear too."""
+    """The folder as seen by world rank 0; runs of other jobs appear too."""
 
     def __init__(self, store: Store, points: list[Point]) -> None:
         self._store, self._points = store, points
@@ -22,12 +22,12 @@ class Screen:
         self._is_terminal = is_terminal(self._out)
         self._begin = time.time()
         self._next = self._next_line = 0.0
-        # Runs that ended before this job are counted, not told again.
+        # Runs that ended before this job are counted, not printed again.
         self._ended = {p.name: store.outcome(p.name) for p in points}
         self._before = sum(store.is_final(p, self._ended[p.name]) for p in points)
 
     def redraw(self) -> None:
-        """Tell what ended since the last look, at most once a second."""
+        """Print what ended since the last look, at most once a second."""
         now = time.monotonic()
         if now < self._next:
             return

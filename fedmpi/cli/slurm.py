@@ -21,7 +21,7 @@ _MARGIN = 1.3  # memory asked for, over what a trial used
 
 
 def slurm(args: argparse.Namespace) -> int:
-    """Write the script; what cannot fit is told on stderr."""
+    """Write the script; warnings about what does not fit go to stderr."""
     if minutes(args.time) is None:
         raise UserError(f"--time {args.time}: expected minutes, HH:MM:SS or D-HH:MM:SS")
     points = load_sweep(args.source) if _is_sweep(args.source) else []
@@ -58,7 +58,7 @@ def _is_sweep(path: str) -> bool:
     try:
         return "base" in tomllib.loads(validate.read_text(path))
     except (ValueError, RecursionError):
-        return False  # the config's own check tells what is wrong
+        return False  # the config's own check says what is wrong
 
 
 def _with_trial(

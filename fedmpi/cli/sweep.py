@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def sweep(args: argparse.Namespace) -> int:
-    """Collective. Do all runs that are left; returns the exit status, the same on all ranks."""
+    """Collective. Do all remaining runs; returns the exit status, the same on all ranks."""
     if args.list:
         if mpi.launched_rank() == 0:
             print(listing(Store(args.out), _choose(load_sweep(args.sweep), args.index)))
@@ -39,7 +39,7 @@ def sweep(args: argparse.Namespace) -> int:
             from fedmpi.experiments.sweep.trial import dry_run
 
             return dry_run(world, group, points, math.ceil(world.size / width))
-        # The whole plan is noted, also by a job that does one run of it.
+        # The whole plan is stored, even by a job that does one run of it.
         plan = world.on_root(lambda: load_sweep(args.sweep))
         return do_sweep(world, group, points, plan, args.out, args.sweep, stop)
 
@@ -59,7 +59,7 @@ def do_sweep(
     name: str,
     stop: StopRequest,
 ) -> int:
-    """Collective. Do `points` of `plan`, with what a person wants to see; returns the exit status."""
+    """Collective. Do `points` of `plan`, and show progress and results; returns the exit status."""
     from fedmpi.experiments.sweep import job  # here, since torch takes seconds to load
 
     store = Store(folder)
@@ -90,4 +90,4 @@ def _print_outcome(outcome: SweepOutcome, store: Store) -> None:
         print(f"{elsewhere} runs are being done by other jobs")
     print(f"index: {store.folder / 'index.csv'}", flush=True)
     if outcome.was_stopped and outcome.left:
-        print(f"stopped with {len(outcome.left)} runs left; the same command goes on", flush=True)
+        print(f"stopped with {len(outcome.left)} runs left; the same command continues them", flush=True)

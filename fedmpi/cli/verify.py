@@ -1,4 +1,4 @@
-"""`fedmpi verify` and `fedmpi diff`: are the bits the same, and if not, where do they part?"""
+"""`fedmpi verify` and `fedmpi diff`: are the bits the same, and if not, where do they first differ?"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def diff(path: str, other: str) -> int:
         print(f"config {line}")
     difference = first_difference(a, b)
     if difference:
-        print(f"results part: {difference.text}")
+        print(f"results differ: {difference.text}")
         return EXIT_FAILURE
     print(f"results are the same, bit for bit: {len(a.train):,} rounds, {len(a.eval):,} evaluations")
     return EXIT_DONE
@@ -45,13 +45,13 @@ def verify(config_path: str, overrides: Sequence[str], ranks: Sequence[int]) -> 
             place = comm.on_root(lambda run=run: first_difference(runs[0], run))
             if place is None:
                 continue
-            # Only the round where they part shows which parameter was first to differ.
+            # Only the first round that differs shows which parameter was first to differ.
             if place.round is not None:
                 rounds = min(place.round + 1, config.run.num_rounds)
                 short = replace(config, run=replace(config.run, num_rounds=rounds))
                 pair = [_run_on(comm, short, n, Path(folder)) for n in (ranks[0], count)]
             if comm.is_root:
-                print(f"{ranks[0]} and {count} ranks part: {place.text}")
+                print(f"{ranks[0]} and {count} ranks differ: {place.text}")
                 if place.round is not None:
                     print(f"after that round {parameter_difference(*pair)}")
             return EXIT_FAILURE

@@ -20,8 +20,8 @@ from fedmpi.storage.reader import open_run, read_table
 from fedmpi.storage.runs import find_runs
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_RATE_ROUNDS = 200  # the rate is that of the last rounds
-_SILENT_SECONDS = 120.0  # without a write for so long, a run may be dead
+_RATE_ROUNDS = 200  # the rate is taken over the last rounds
+_SILENT_SECONDS = 120.0  # without a write for this long, a run may be dead
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class Seen:
     status: str
     completed: int
     total: int
-    rate: float  # rounds a second, lately
+    rate: float  # rounds a second, recently
     elapsed: float
     metrics: dict[str, np.ndarray]  # finite values of each
     silent: float  # seconds since the file was written
 
     @property
     def left(self) -> float:
-        """Seconds to go, at the present rate."""
+        """Remaining seconds at the present rate."""
         return (self.total - self.completed) / self.rate if self.rate > 0 else math.inf
 
 
@@ -56,7 +56,7 @@ def watch(path: str, *, once: bool, every: float) -> int:
                 raise UserError(seen[0])
             size = shutil.get_terminal_size((100, 40))
             lines = _folder_frame(seen, size) if is_folder else _run_frame(seen[0], size.columns)
-            # Names come from files: nothing in them may steer the terminal.
+            # Names come from files: they must not contain terminal control codes.
             lines = ["".join(c if c.isprintable() else "?" for c in line) for line in lines]
             # Home, each line cleared to its end, the rest of the screen cleared: no flicker.
             text = "\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"
@@ -70,7 +70,7 @@ def watch(path: str, *, once: bool, every: float) -> int:
 
 
 def _look(paths: Sequence[Path], known: dict[Path, tuple[float, Seen | str]]) -> list[Seen | str]:
-    """All runs, those that did not change from memory; a file that cannot be read as a sentence."""
+    """All runs, unchanged ones from memory; for a file that cannot be read, a sentence."""
     result: list[Seen | str] = []
     for path in paths:
         try:
@@ -90,7 +90,7 @@ def _look(paths: Sequence[Path], known: dict[Path, tuple[float, Seen | str]]) ->
 
 
 def see(path: Path) -> Seen:
-    """Read what a frame needs; a file that is no run is a UserError."""
+    """Read what a frame needs; a file that is not a run is a UserError."""
     with open_run(path) as file:
         try:
             train, evaluations = read_table(file, "train"), read_table(file, "eval")
@@ -112,7 +112,7 @@ def see(path: Path) -> Seen:
 
 
 def sparkline(values: np.ndarray, width: int) -> str:
-    """A small curve of block characters, joined to at most `width` means.
+    """A small curve of block characters, averaged to at most `width` of them.
 
     >>> sparkline(np.array([0.0, 1.0, 2.0, 7.0]), 10)
     '▁▂▃█'
@@ -131,7 +131,7 @@ def _bar(share: float, width: int = 20) -> str:
 
 
 def _pace(run: Seen) -> str:
-    """Rate and time left of a run that goes on; its time in all otherwise."""
+    """Rate and time left of a run that is running; its total time otherwise."""
     if run.status != RUNNING:
         return f"{run.status}, {duration(run.elapsed)}"
     text = f"{run.rate:.1f}/s  left {duration(run.left)}"
@@ -155,7 +155,7 @@ def _run_frame(run: Seen, columns: int) -> list[str]:
 
 
 def _folder_frame(seen: Sequence[Seen | str], size: object) -> list[str]:
-    """One line for each run, those going on first, as many as the screen holds."""
+    """One line for each run, running ones first, as many as fit on the screen."""
     runs = [run for run in seen if isinstance(run, Seen)]
     states: dict[str, int] = {}
     for run in runs:

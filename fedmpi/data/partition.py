@@ -104,8 +104,8 @@ def make_partition(
         num_clients = config.num_clients
         rule = PARTITIONS[config.partition] if config.partition in PARTITIONS else _user_rule(config)
         client_of = rule(labels, num_classes, num_clients, config, seed)
-    dealt = Partition.from_clients(client_of, num_clients)
-    empty = np.flatnonzero(dealt.sizes == 0)
+    result = Partition.from_clients(client_of, num_clients)
+    empty = np.flatnonzero(result.sizes == 0)
     if len(empty) and not config.allow_empty:
         names = ", ".join(map(str, empty[:5])) + (", ..." if len(empty) > 5 else "")
         raise UserError(
@@ -113,7 +113,7 @@ def make_partition(
             f"no samples (client {names}); use fewer clients or another partition, or accept it with "
             "data.allow_empty = true"
         )
-    return dealt
+    return result
 
 
 def _user_rule(config: DataConfig) -> Rule:

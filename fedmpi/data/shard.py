@@ -131,7 +131,7 @@ class ClientData:
         return self._take(self._positions(client, drawn, count))
 
     def _positions(self, client: int, drawn: int, count: int) -> np.ndarray:
-        """Where the samples of `draw` lie in `inputs`."""
+        """Where the samples of `draw` are in `inputs`."""
         size, batch = self.size(client), self.batch(client)
         if batch == size:
             rows = np.arange(size)

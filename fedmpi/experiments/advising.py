@@ -1,4 +1,4 @@
-"""The paper's theory of a config, with constants measured over all ranks: behind `fedmpi advise`."""
+"""What theory says about a config, with constants measured over all ranks: for `fedmpi advise`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def adviser_of(config: Config, known: Known | None = None) -> Adviser:
-    """All that theory says of a config; `known` constants, or those of a quadratic problem."""
+    """All that theory says about a config; `known` constants, or those of a quadratic problem."""
     if known is None and config.data.dataset == "quadratic":
         known = known_of_quadratic(config)
     participation, num_clients = participation_of(config)
@@ -25,7 +25,7 @@ def adviser_of(config: Config, known: Known | None = None) -> Adviser:
 
 
 def participation_of(config: Config) -> tuple[Participation, int]:
-    """(participation, number of clients); the data are read only where who takes part depends on them."""
+    """(participation, number of clients); the data are read only if participation depends on them."""
     num_clients = config.data.num_clients
     if num_clients is not None and config.participation.probability_from is None:
         return make_participation(config, num_clients), num_clients

@@ -35,13 +35,13 @@ class Request:
 
     @property
     def name(self) -> str:
-        """Of the job: the file's, with safe characters."""
+        """The job's name: that of the file, with safe characters only."""
         stem = self.source.rsplit("/", 1)[-1].removesuffix(".toml")
         return re.sub(r"[^A-Za-z0-9._-]+", "-", stem) or "fedmpi"
 
 
 def minutes(text: str) -> float | None:
-    """A time limit as SLURM writes it, in minutes; None if it is none.
+    """A time limit as SLURM writes it, in minutes; None if it is not one.
 
     >>> minutes("90"), minutes("1:30:00"), minutes("2-12"), minutes("10:30"), minutes("soon")
     (90.0, 90.0, 3600.0, 10.5, None)
@@ -84,8 +84,8 @@ def _header(request: Request) -> list[str]:
     }
     comments = {
         "ntasks-per-node": "MPI ranks on each node",
-        "open-mode": "a requeued job goes on in the same log",
-        "signal": "seconds before the end this shell is told, to write a checkpoint",
+        "open-mode": "a requeued job continues in the same log",
+        "signal": "seconds before the end to signal this shell, for a checkpoint",
     }
     lines = [
         "#!/usr/bin/env bash",
@@ -124,7 +124,7 @@ def _command(request: Request) -> list[str]:
     if not request.num_runs:
         return [
             f"command=(fedmpi run {source} --out {out})",
-            "# After a requeue the run goes on from its checkpoint.",
+            "# After a requeue the run continues from its checkpoint.",
             f"[ ! -e {out} ] || command=(fedmpi resume {out})",
         ]
     if request.as_array:
@@ -151,10 +151,10 @@ def _body(request: Request) -> list[str]:
         "# then finish their round, write a checkpoint and leave with status 75.",
         '"${launch[@]}" "${command[@]}" &',
         "pid=$!",
-        "told=yes status=0",
-        "trap 'told=yes; kill -USR1 \"$pid\" 2>/dev/null || true' USR1",
-        'while [ -n "$told" ]; do  # a signal ends `wait` early',
-        "  told='' status=0",
+        "signalled=yes status=0",
+        "trap 'signalled=yes; kill -USR1 \"$pid\" 2>/dev/null || true' USR1",
+        'while [ -n "$signalled" ]; do  # a signal ends `wait` early',
+        "  signalled='' status=0",
         '  wait "$pid" || status=$?',
         "done",
         "",
@@ -163,7 +163,7 @@ def _body(request: Request) -> list[str]:
         '    echo "not done yet: requeueing job $SLURM_JOB_ID"',
         '    scontrol requeue "$SLURM_JOB_ID"',
         "  else",
-        '    echo "not done after $retries restarts: submit this script again to go on" >&2',
+        '    echo "not done after $retries restarts: submit this script again to continue" >&2',
         "  fi",
         "fi",
         'exit "$status"',
@@ -171,12 +171,12 @@ def _body(request: Request) -> list[str]:
 
 
 def warnings(request: Request, num_clients: int | None, seconds: float | None) -> list[str]:
-    """What will not work well; `seconds` is an estimate of the longest run, on as many ranks."""
+    """What will not work well; `seconds` is an estimate of the longest run, on these ranks."""
     found = []
     ranks = request.nodes * request.ranks_per_node
     width = request.ranks_per_run if request.num_runs and not request.as_array else ranks
     if num_clients is not None and width > num_clients:
-        found.append(f"{width} ranks for {num_clients} clients: some ranks will own nobody")
+        found.append(f"{width} ranks for {num_clients} clients: some ranks will own no client")
     if request.num_runs and not request.as_array:
         if ranks > request.num_runs * request.ranks_per_run:
             found.append(
@@ -184,7 +184,7 @@ def warnings(request: Request, num_clients: int | None, seconds: float | None) -
                 f"{ranks - request.num_runs * request.ranks_per_run} ranks will have nothing to do"
             )
         if ranks % request.ranks_per_run:
-            found.append(f"{ranks} ranks are no multiple of {request.ranks_per_run} ranks per run")
+            found.append(f"{ranks} ranks are not a multiple of {request.ranks_per_run} ranks per run")
     if request.gpus_per_node > request.ranks_per_node:
         found.append(
             f"{request.gpus_per_node} GPUs but {request.ranks_per_node} ranks on a node: "
@@ -192,7 +192,7 @@ def warnings(request: Request, num_clients: int | None, seconds: float | None) -
         )
     limit = minutes(request.time)
     if limit is not None and limit < 5:
-        found.append(f"--time {request.time}: SLURM looks at limits once a minute; use 5 minutes or more")
+        found.append(f"--time {request.time}: SLURM checks limits once a minute; use 5 minutes or more")
     if seconds is not None and limit is not None and seconds > 60 * limit * (request.retries + 1):
         found.append(
             f"about {seconds / 3600:.1f} hours of work do not fit into "

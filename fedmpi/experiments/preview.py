@@ -1,4 +1,4 @@
-"""What a config would do and cost, found out without training: behind `fedmpi check` and `fedmpi.check`."""
+"""What a config would do and cost, determined without training: for `fedmpi check` and `fedmpi.check`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Preview:
 
 
 def preview(config: Config, num_ranks: int = 1) -> Preview:
-    """Load the data, deal them, build the model, look at the first rounds."""
+    """Load the data, partition them, build the model, survey the first rounds."""
     data = load_dataset(config.data)
     partition = make_partition(
         data.train_labels, data.train_clients, data.num_classes, config.data, config.run.seed
@@ -113,7 +113,7 @@ def table_lines(config: Config, method: Method, num_params: int, num_ranks: int)
     owned, width = math.ceil(method.num_clients / num_ranks), 8 if config.run.dtype == "float64" else 4
     needed, room = table_bytes(len(method.tables), owned, num_params, width), available_bytes()
     lines = [
-        f"tables         a rank, once all clients were seen: {len(method.tables)} x {owned:,} clients x "
+        f"tables         a rank, once all clients took part: {len(method.tables)} x {owned:,} clients x "
         f"{num_params:,} parameters x {width} bytes = {bytes_text(needed)} ({', '.join(method.tables)})"
     ]
     if room is not None and needed > room:

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on. Rank 0 only.
+"""What a person sees during a run. Rank 0 only.
 
 Progress goes to stderr: a bar that redraws itself on a terminal, plain lines in a log file; in a notebook
 it is a line of output that changes.
@@ -23,13 +23,13 @@ class Progress(Listener):
         self._unit = unit
         self._stream = stream or sys.stderr
         self._is_terminal = is_terminal(self._stream)
-        self._gap = 0.1 if self._is_terminal else 10.0  # seconds between two showings
+        self._gap = 0.1 if self._is_terminal else 10.0  # seconds between two updates
         self.expects(1)
         self._loss = math.nan
         self._accuracy = math.nan
 
     def expects(self, total: int, completed: int = 0) -> None:
-        """Start to count; `completed` rounds are of earlier legs of the run."""
+        """Start counting; `completed` rounds belong to earlier legs of the run."""
         self._total, self._done_before = total, completed
         self._begin = self._next = time.monotonic()
 
@@ -55,7 +55,7 @@ class Progress(Listener):
         print(f"\r\x1b[K{text}" if self._is_terminal else text, end=end, file=self._stream, flush=True)
 
     def ended(self, completed: int) -> None:
-        """The last showing."""
+        """The last update."""
         self.round_done(completed, force=True)
         if self._is_terminal:
             print(file=self._stream)
@@ -75,7 +75,7 @@ class Progress(Listener):
 
 
 class NotebookProgress(Progress):
-    """The same in one line of a notebook's output that changes."""
+    """The same, as one changing line of a notebook's output."""
 
     def __init__(self, unit: str = "rounds") -> None:
         super().__init__(sys.stderr, unit)
@@ -93,7 +93,7 @@ class NotebookProgress(Progress):
 
 
 def progress_bar(unit: str = "rounds") -> Progress:
-    """As it fits the place: a notebook, a terminal or a log file."""
+    """The progress display for a notebook, a terminal or a log file."""
     return NotebookProgress(unit) if _is_notebook() else Progress(unit=unit)
 
 

@@ -38,7 +38,7 @@ def describe_job(comm: Comm, config: Config, device: Any) -> dict[str, Any]:
 
 
 def _place(comm: Comm, config: Config, device: Any) -> Place:
-    """What this rank says of itself."""
+    """What this rank reports about itself."""
     gpus = visible_gpus()
     return Place(
         comm.rank, comm.host, comm.device_rank, str(device), device_name(device), usable_cores(),

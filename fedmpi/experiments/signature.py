@@ -1,7 +1,7 @@
-"""Whether a result file is one's own: only then may `resume` import the functions that its config names.
+"""Whether the user wrote a result file: only then may `resume` import the functions that its config names.
 
-A run whose config names functions is signed with a key of the user's own. A file received from somebody
-else has no such signature, and nothing that it names is executed unless the user says `--trust`.
+A run whose config names functions is signed with the user's key. A file received from somebody else has no
+such signature, and nothing that it names is executed unless the user passes `--trust`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedmpi.errors import UserError
 
 
 def named_functions(config: Config) -> list[str]:
-    """Functions of the user's own that a config names, and that would be imported."""
+    """The user's functions that a config names, and that would be imported."""
     names = [name for _, name, part in chosen(config) if part is None and ":" in name]
     return [name for name in names if not name.startswith(f"{PASSED}:")]
 
@@ -56,7 +56,7 @@ def _key() -> bytes:
             new = folder / f"key.{os.getpid()}"
             with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(secrets.token_bytes(32))
-            os.link(new, path)  # fails if another process was first; then its key counts
+            os.link(new, path)  # fails if another process was first; then its key is used
             new.unlink()
     except FileExistsError:
         new.unlink(missing_ok=True)

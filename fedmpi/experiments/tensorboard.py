@@ -1,7 +1,7 @@
-"""TensorBoard events beside a result file, for those who live there; on rank 0 (run.tensorboard = true).
+"""TensorBoard events next to a result file; on rank 0 (run.tensorboard = true).
 
-Invariant: the folder holds each evaluation of the result file once. When a run goes on it is made anew from
-the rows that stay, so a kill, a resume, a fork from a shared warm-up leave neither gaps nor doubles.
+Invariant: the folder holds each evaluation of the result file once. When a run is resumed it is rebuilt
+from the rows that stay, so a kill, a resume or a fork leaves neither gaps nor duplicates.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class EventFiles:
     """The event files of one run; takes the rows that its tables take."""
 
     def __init__(self, run_path: Path, elapsed: float) -> None:
-        """Make the folder anew from what the result file holds after `elapsed` seconds of the run."""
-        from torch.utils.tensorboard import SummaryWriter  # only here: nobody else pays for it
+        """Rebuild the folder from what the result file holds after `elapsed` seconds of the run."""
+        from torch.utils.tensorboard import SummaryWriter  # only here, since it takes time to load
 
         remove_events(run_path)
         self._run_path = run_path
         self._began = time.time() - elapsed
         self._norm = math.nan  # of the latest round
-        # purge_step: a TensorBoard that is watching forgets what it read from the files removed above.
-        with self._told():
+        # purge_step: a TensorBoard that is open drops what it read from the files removed above.
+        with self._as_output_error():
             self._writer = SummaryWriter(events_folder(run_path), purge_step=0, flush_secs=_FLUSH_SECONDS)
         self._replay()
 
@@ -50,7 +50,7 @@ class EventFiles:
         if table != "eval":
             return
         points = {name: row[name] for name in _METRICS} | {"weighted_sum_norm": self._norm}
-        with self._told():
+        with self._as_output_error():
             for name, value in points.items():
                 if not math.isnan(value):  # not evaluated in this round
                     self._writer.add_scalar(
@@ -58,13 +58,13 @@ class EventFiles:
                     )
 
     def close(self) -> None:
-        """Bring everything to disk."""
-        with self._told():
+        """Write everything to disk."""
+        with self._as_output_error():
             self._writer.close()
 
     @contextlib.contextmanager
-    def _told(self) -> None:
-        """What the operating system refuses, as an error for people."""
+    def _as_output_error(self) -> None:
+        """Turn an error of the operating system into a readable one."""
         try:
             yield
         except OSError as error:
@@ -72,7 +72,7 @@ class EventFiles:
 
 
 def events_folder(run_path: Path) -> Path:
-    """Beside the result file.
+    """Next to the result file.
 
     >>> events_folder(Path("runs/first.h5")).as_posix()
     'runs/first.tb'
@@ -81,7 +81,7 @@ def events_folder(run_path: Path) -> Path:
 
 
 def remove_events(run_path: Path) -> None:
-    """Forget the event files of a result file; anything else in the folder stays."""
+    """Remove the event files of a result file; anything else in the folder stays."""
     for path in events_folder(run_path).glob("events.out.tfevents.*"):
         with contextlib.suppress(OSError):
             path.unlink()

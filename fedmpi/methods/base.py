@@ -125,7 +125,7 @@ class Method:
     # --- Intervals of P rounds ------------------------------------------------------------------------
 
     def interval_ends(self, state: ServerState, t: int) -> bool:
-        """t + 1 - t_0 = P; the warm-up is an interval of its own, without amplification."""
+        """t + 1 - t_0 = P; the warm-up is a separate interval, without amplification."""
         warmup = self.config.warmup_rounds
         if t < warmup:
             return t + 1 == warmup

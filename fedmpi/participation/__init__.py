@@ -46,7 +46,7 @@ class Participation(Protocol):
         """Continue with round t from an earlier `state`."""
 
     def digest(self) -> str:
-        """Changes when participation would, beyond what the config tells."""
+        """Changes when participation would, beyond what is in the config."""
 
 
 class SelectedParticipation:

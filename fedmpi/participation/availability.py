@@ -45,7 +45,7 @@ class Availability:
         """Continue from an earlier `state`."""
 
     def digest(self) -> str:
-        """Changes when availability would, beyond what the config tells."""
+        """Changes when availability would, beyond what is in the config."""
         return ""
 
 

@@ -1,4 +1,4 @@
-"""Where two runs part: config first, then the first round, client and parameter that differ.
+"""Where two runs differ: config first, then the first round, client and parameter.
 
 Invariant: "the same" means bit for bit, in participation, updates, evaluations and the model.
 """
@@ -37,7 +37,7 @@ def config_differences(a: Run, b: Run) -> list[str]:
 
 def first_difference(a: Run, b: Run) -> Difference | None:
     """What differs first in time, among the rounds that both runs have; None if nothing does."""
-    # x_t is evaluated before round t; of equals the first of this list counts.
+    # x_t is evaluated before round t; in a tie the first of this list wins.
     found = [d for d in (_evaluations(a, b), _participation(a, b), _rounds(a, b)) if d]
     if found:
         return min(found, key=lambda difference: difference.round)

@@ -15,15 +15,15 @@ _BESIDE = {
     "data.root", "data.stage", "run.seed", "run.name", "run.tensorboard", "run.device", "run.cuda_aware",
     "run.checkpoint_every", "run.checkpoint_minutes", "run.max_minutes",
 }  # fmt: skip
-_FEW = 7  # groups that have a colour of their own
-# A sweep ends long names, and those with blanks, with a digest of all settings, seed included.
+_FEW = 7  # groups with distinct colours
+# In a sweep, long names and those with blanks end with a digest of all settings, seed included.
 _DIGEST = r"_(?=\d*[a-f])[0-9a-f]{8}$"  # with a letter: eight digits alone are more likely a date
 _SEED_IN_NAME = re.compile(rf"[\s,_-]*seed[\s=_-]*\d+({_DIGEST})?|{_DIGEST}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs with the same config but for the seed."""
+    """Runs with the same config except for the seed."""
 
     label: str
     values: dict[str, Any]  # the config values that differ between groups
@@ -35,7 +35,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     members: dict[tuple, list[Run]] = {}
     for run in runs:
         key = _identity(run)
-        # The same seed twice is no second sample: it makes a group of its own.
+        # The same seed twice is not a second sample: it forms a separate group.
         number = 0
         while any(
             r.config["run"]["seed"] == run.config["run"]["seed"] for r in members.get((key, number), [])
@@ -76,7 +76,7 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
 
 
 def value_text(value: Any) -> str:
-    """A config value for people.
+    """A config value as readable text.
 
     >>> value_text(0.1), value_text(None), value_text([1, 2]), value_text(True)
     ('0.1', '-', '[1, 2]', 'yes')
@@ -109,7 +109,7 @@ def without_seed(name: str) -> str:
 
 
 def _labels(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
-    """Names where they tell the groups apart, else the values that differ, else the files."""
+    """Names where they distinguish the groups, else the values that differ, else the files."""
     flat = [flat_config(run.config) for run in runs]
     names = [_in_words(base_name(run), f) for run, f in zip(runs, flat, strict=True)]
     texts = [", ".join(value_label(key, f[key]) for key in keys if f.get(key) is not None) for f in flat]

@@ -1,4 +1,4 @@
-"""Numbers for people: times, bytes; and whether somebody looks at a stream."""
+"""Readable numbers: times, bytes; and whether a stream is a terminal that a person sees."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TextIO
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people.
+    """Seconds as readable text.
 
     >>> duration(7.25), duration(75), duration(3700), duration(200_000)
     ('7.2s', '1m15s', '1h01m', '2d07h')
@@ -27,7 +27,7 @@ def duration(seconds: float) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Bytes for people.
+    """Bytes as readable text.
 
     >>> bytes_text(512), bytes_text(1_828_688)
     ('512 B', '1.8 MB')
@@ -39,9 +39,9 @@ def bytes_text(count: float) -> str:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a person looks at the stream. Open MPI gives its ranks a terminal of its own making.
+    """Whether a person sees the stream. Open MPI gives its ranks a pseudo-terminal.
 
-    Behind it stands the launcher, whose own output may well go to a log file.
+    The launcher is behind it, and its own output may go to a log file.
     """
     if not stream.isatty():
         return False

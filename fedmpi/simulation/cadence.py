@@ -1,4 +1,4 @@
-"""When something that happens every so many rounds is due."""
+"""When something that happens every few rounds is due."""
 
 from __future__ import annotations
 

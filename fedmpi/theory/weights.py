@@ -30,7 +30,7 @@ class Weights:
 
     @cached_property
     def by_client(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The same rows ordered by client, then by round: intervals of any length lie together in it."""
+        """The same rows ordered by client, then by round: intervals of any length are contiguous in it."""
         order = np.lexsort((self.rounds, self.clients))
         return self.rounds[order], self.clients[order], self.weights[order]
 

@@ -146,7 +146,7 @@ def test_signals_stop_with_a_checkpoint(tmp_path, undisturbed, name):
         assert fedmpi.load_run(tmp_path / "r.h5").status in ("running", "stopped")
     else:
         assert status == 75, output
-        assert "go on with: fedmpi resume r.h5" in output
+        assert "continue with: fedmpi resume r.h5" in output
         run = fedmpi.load_run(tmp_path / "r.h5")
         assert run.status == "stopped"
         assert find_checkpoints(tmp_path / "r.h5")[0].name == f"r.h5.checkpoint-{len(run.train)}"
@@ -170,7 +170,7 @@ def test_signals_without_a_launcher(tmp_path, name):
     process.send_signal(getattr(signal, name))
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 75, output
-    assert "go on with: fedmpi resume r.h5" in output
+    assert "continue with: fedmpi resume r.h5" in output
 
 
 @pytest.mark.parametrize("how", ["max_minutes", "slurm"])

@@ -98,7 +98,7 @@ def test_signal_kill_and_going_on(folder, alone):
     os.kill(job.pid, signal.SIGUSR1)
     output = job.communicate(timeout=60)[0]
     assert job.returncode == 75, output
-    assert "the same command goes on" in output
+    assert "the same command continues them" in output
     index = pandas.read_csv(folder / "d" / "index.csv")
     assert set(index["status"]) <= {"stopped", "waiting", "done"}
 

@@ -120,7 +120,7 @@ def test_told_requeued_done(cluster, folder, alone, launcher):
     wait_for_rounds(folder / "r.h5", 2)
     cluster.call("scancel", "--batch", "--signal=USR1", job)
     log = cluster.wait(job, folder)
-    assert "go on with: fedmpi resume r.h5" in log
+    assert "continue with: fedmpi resume r.h5" in log
     assert f"requeueing job {job}" in log
     run = fedmpi.load_run(folder / "r.h5")
     assert run.status == "done", log
@@ -160,7 +160,7 @@ def test_the_time_limit(cluster, folder, alone):
     job = cluster.submit(folder, request, "--time=1", "--signal=B:USR1@10", sleep=1.0)
     log = cluster.wait(job, folder, seconds=240)  # SLURM looks at its limits every 30 seconds
     assert f"requeueing job {job}" in log
-    stops = log.count("go on with: fedmpi resume r.h5")
+    stops = log.count("continue with: fedmpi resume r.h5")
     run = fedmpi.load_run(folder / "r.h5")
     assert run.status == "done", log
     assert run.attributes["legs"].count('"utc"') == stops + 1 >= 2

@@ -106,7 +106,7 @@ def test_check_states_the_memory_of_tables(monkeypatch):
     config = validate.parse(SMALL, "c.toml", ["algorithm.name=scaffold"])
     monkeypatch.setattr("fedmpi.experiments.preview.available_bytes", lambda: 1_000_000)
     assert table_lines(config, Own(config, 7), 1_000, 2) == [
-        "tables         a rank, once all clients were seen: 2 x 4 clients x 1,000 parameters x 4 bytes "
+        "tables         a rank, once all clients took part: 2 x 4 clients x 1,000 parameters x 4 bytes "
         "= 32.0 kB (one, two)"
     ]
     (_, warning) = table_lines(config, Own(config, 7), 1_000_000, 1)

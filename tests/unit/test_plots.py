@@ -244,7 +244,7 @@ def test_intervals_are_sorted_and_named_by_symbol(tmp_path, figures):
     plot([str(tmp_path)], str(tmp_path / "figure.png"), "intervals")
     axes = figures[0].axes
     assert [line.get_label() for line in axes[0].get_lines()] == ["$P$ = 2", "$P$ = 5", "$P$ = 10"]
-    assert axes[-1].get_title() == "Training loss in the end"
+    assert axes[-1].get_title() == "Training loss at the end"
     assert axes[-1].get_xscale() == "linear"  # within a factor of ten
     assert len(axes) == 4
 

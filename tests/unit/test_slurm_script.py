@@ -108,7 +108,7 @@ def test_what_cannot_fit_is_told():
     assert "8 ranks for 5 clients" in warnings(REQUEST, 5, None)[0]
     sweep = replace(REQUEST, num_runs=2, ranks_per_run=3)
     assert [w.split(":")[0] for w in warnings(sweep, 250, None)] == [
-        "8 ranks for 2 runs of 3", "8 ranks are no multiple of 3 ranks per run",
+        "8 ranks for 2 runs of 3", "8 ranks are not a multiple of 3 ranks per run",
     ]  # fmt: skip
     assert "4 GPUs but 1 ranks" in warnings(replace(REQUEST, gpus_per_node=4, ranks_per_node=1), 9, None)[0]
     assert "do not fit into 21 times" in warnings(REQUEST, 250, 1e6)[0]

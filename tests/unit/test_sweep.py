@@ -179,7 +179,7 @@ def test_best_settings(finished, capsys):
     assert "local_lr is the lowest tried" in capsys.readouterr().out
     with pytest.raises(UserError, match="did you mean train_loss"):
         best(str(store.folder), "train_los", 1)
-    with pytest.raises(UserError, match="no folder of a sweep"):
+    with pytest.raises(UserError, match="not a sweep folder"):
         best(str(store.folder / "x"), "train_loss", 1)
 
 
@@ -226,5 +226,5 @@ def test_another_experiment_is_refused(finished, write):
     path = store.folder.parent / "small.toml"
     path.write_text(SMALL.replace("batch_size = 8", "batch_size = 4"))
     points = load_sweep(write('seeds = [1, 2]\n[grid]\n"algorithm.local_lr" = [0.1, 0.2, 9.0]\n'))
-    with pytest.raises(UserError, match="6 runs of other settings"):
+    with pytest.raises(UserError, match="6 runs of different settings"):
         store.create(points)

@@ -113,7 +113,7 @@ def roofline(comm: Comm, job: Job, repeats: int, say: Say) -> dict:
 def scale_in_clients(comm: Comm, counts: list[int], say: Say) -> list[dict]:
     """Collective. Start-up, cost of a round outside local SGD, memory and file size against N; on rank 0.
 
-    Each N is a run of one rank in a process of its own: logistic regression, I = 30, 16 features,
+    Each N is a run of one rank in its own process: logistic regression, I = 30, 16 features,
     10 clients a round, one sample a client where N is large: only what surrounds local SGD matters here.
     """
     rows = []

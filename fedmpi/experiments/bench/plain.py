@@ -1,9 +1,9 @@
-"""The other side of the comparison: a plain per-client PyTorch loop, as papers' code has it.
+"""The other side of the comparison: a plain per-client PyTorch loop, like the code of papers.
 
 One model; each client loads the server's state dict, stacks its samples, and steps an optimizer; the server
 averages state dicts. NCHW, one process, as many threads as fedmpi has ranks. Run as a program, it reads a
-description of the job, then takes orders by lines on standard input: "train ROUNDS" or "evaluate", and
-answers with seconds. It waits between orders, so that both sides have the machine to themselves.
+description of the job, then takes commands as lines on standard input: "train ROUNDS" or "evaluate", and
+answers with seconds. It waits between commands, so that each side has the machine to itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def make_model(name: str) -> nn.Module:
 
 
 class PlainLoop:
-    """Federated averaging without any of what makes fedmpi fast."""
+    """Federated averaging without anything that makes fedmpi fast."""
 
     def __init__(self, job: dict) -> None:
         torch.manual_seed(1)
@@ -49,7 +49,7 @@ class PlainLoop:
         self.local_steps, self.local_lr = job["local_steps"], job["local_lr"]
 
     def train(self, rounds: int) -> float:
-        """Seconds for so many rounds of 10 clients."""
+        """Seconds for `rounds` rounds of 10 clients."""
         begin = time.perf_counter()
         for _ in range(rounds):
             states = [self._train_client(n) for n in self.numbers.choice(250, 10, replace=False)]
@@ -86,7 +86,7 @@ class PlainLoop:
 
 
 def main() -> None:
-    """Take orders until the input ends."""
+    """Take commands until the input ends."""
     job = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(job["threads"])
     loop = PlainLoop(job)

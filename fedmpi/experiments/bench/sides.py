@@ -1,4 +1,4 @@
-"""Both sides of a comparison, in turns: the plain loop in a process of its own, fedmpi on all ranks.
+"""Both sides of a comparison, in turns: the plain loop in a separate process, fedmpi on all ranks.
 
 Invariant: while one side is measured the other sleeps.
 """
@@ -85,7 +85,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Trained:
-    """Seconds of some rounds on one rank: in all, in local SGD, and waiting for the slowest rank."""
+    """Seconds of some rounds on one rank: total, in local SGD, and waiting for the slowest rank."""
 
     seconds: float
     local_sgd: float
@@ -93,7 +93,7 @@ class Trained:
 
     @property
     def shares(self) -> tuple[float, float]:
-        """Of a round: waiting for other ranks' local SGD; and what fedmpi itself needs beside local SGD."""
+        """Of a round: waiting for other ranks' local SGD; and what fedmpi needs besides local SGD."""
         own = self.seconds - self.local_sgd - self.waiting
         return self.waiting / self.seconds, own / self.seconds
 
@@ -113,7 +113,7 @@ class Fed:
         comm.wait_asleep()
 
     def train(self, rounds: int) -> Trained:
-        """Collective. So many rounds, and where this rank's time went."""
+        """Collective. Some rounds, and where this rank's time went."""
         begin, sgd, waiting = time.perf_counter(), 0.0, 0.0
         if self.simulation:
             clock = self.simulation.clock.seconds
@@ -140,7 +140,7 @@ class Fed:
 
 
 class Plain:
-    """The plain loop's side: a process that rank 0 gives orders to."""
+    """The plain loop's side: a process that rank 0 sends commands to."""
 
     def __init__(self, job: Job, threads: int, folder: Path) -> None:
         numbers = np.random.default_rng(1)
@@ -160,11 +160,11 @@ class Plain:
     def _answer(self) -> str:
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError("the plain loop ended; its message stands above")
+            raise RuntimeError("the plain loop ended; see its message above")
         return line
 
     def ask(self, order: str) -> float:
-        """Seconds for an order."""
+        """Seconds for a command."""
         print(order, file=self._process.stdin, flush=True)
         return float(self._answer())
 
@@ -224,7 +224,7 @@ class _Kernels(TorchDispatchMode):
 
 
 def kernel_seconds(simulation: Simulation) -> float:
-    """The convolutions and matrix products of one local step, each alone and again and again: the floor."""
+    """The convolutions and matrix products of one local step, each repeated alone: the lower limit."""
     model = simulation.model
     images, labels = torch.randn(16, *simulation.data.shape), torch.zeros(16, dtype=torch.int64)
     with _Kernels() as kernels:

@@ -1,7 +1,7 @@
 """Published experiments as recipes: which sweeps, what figure, and what the figure should show.
 
-The sweeps and their base configs lie beside this file. Invariant: a quick version differs from the whole
-one only in its base (fewer images and rounds) and in taking the first seed alone; that of `cifar` has
+The sweeps and their base configs are next to this file. Invariant: a quick version differs from the full
+one only in its base (fewer images and rounds) and in using only the first seed; that of `cifar` has
 images of FashionMNIST, which come with fedmpi.
 """
 
@@ -21,7 +21,7 @@ class Recipe:
     sweeps: tuple[str, ...]  # files here, without .toml
     preset: str  # of `fedmpi plot`; empty for trajectories of x_t
     metric: str = "train_loss"
-    last: int = 5  # evaluations that the table averages: rates that swing must not win by luck
+    last: int = 5  # evaluations that the table averages: rates that oscillate must not win by luck
     only_best: bool = False  # the figure shows each method at its best setting
     quick_base: str = ""  # file here, without .toml; empty where the whole experiment takes seconds
 
@@ -44,7 +44,7 @@ RECIPES = {
         ("rates",), "rates", quick_base="paper-quick",
     ),
     "waiting": Recipe(
-        "the rates that `methods` takes for those who wait lie inside their grid",
+        "the rates that `methods` takes for the waiting methods lie inside their grid",
         ("waiting",), "rates", quick_base="paper-quick",
     ),
     "cifar": Recipe(

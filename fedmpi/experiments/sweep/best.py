@@ -100,7 +100,7 @@ def _row(group: Group, groups: list[Group]) -> list[str]:
 
 
 def _edges(group: Group, groups: list[Group]) -> str:
-    """A best value at the end of its axis asks for a wider grid."""
+    """A best value at the end of its axis calls for a wider grid."""
     notes = []
     for key, value in group.settings.items():
         if isinstance(value, bool) or not isinstance(value, int | float):

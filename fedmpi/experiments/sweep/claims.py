@@ -1,9 +1,9 @@
 """Who does which run: claims as files on a shared file system, for any number of jobs and hosts.
 
-A claim is a file NAME.claim-<number>; the highest number counts. Whoever creates the next number, which
-succeeds for one process only, holds the run; it may be tried only when the claim before was released or
-its holder is dead. Claims are never removed, so that a process with an old view of the folder cannot
-create a number that was there before. Invariant: a run has at most one living holder.
+A claim is a file NAME.claim-<number>; the highest number is valid. The process that creates the next
+number, which succeeds for one process only, holds the run; it may try only when the previous claim was
+released or its holder is dead. Claims are never removed, so that a process with an old view of the folder
+cannot create a number that existed before. Invariant: a run has at most one living holder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedmpi.errors import OutputError
 from fedmpi.storage.files import write_contended
 
 HEARTBEAT_SECONDS = 15.0
-# On another host a holder counts as dead when its file was not touched for so long.
+# On another host a holder counts as dead when its file was not touched for this long.
 STALE_SECONDS = float(os.environ.get("FEDMPI_CLAIM_TIMEOUT", "600"))
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -44,7 +44,7 @@ class Claim:
                 os.utime(self.path)
 
     def release(self) -> None:
-        """Let others have it; call it after the outcome is on disk."""
+        """Release it for others; call this after the outcome is on disk."""
         self._ended.set()
         self._thread.join()
         with contextlib.suppress(OSError):
@@ -52,7 +52,7 @@ class Claim:
 
 
 def take(folder: Path, name: str) -> Claim | None:
-    """Hold a run, or None if another living process does."""
+    """Claim a run; None if another living process holds it."""
     number, holder = newest(folder, name)
     if holder is not None and is_alive(holder):
         return None
@@ -67,8 +67,8 @@ def is_held(folder: Path, name: str) -> bool:
 
 
 def newest(folder: Path, name: str) -> tuple[int, dict[str, Any] | None]:
-    """Number of the claim that counts, 0 without one; and what it says."""
-    # Numbers grow by one, so that looking for the next name is cheaper than listing thousands.
+    """Number of the valid claim, 0 without one; and its contents."""
+    # Numbers grow by one: looking for the next name is cheaper than listing thousands.
     number = 0
     while (folder / f"{name}.claim-{number + 1}").exists():
         number += 1
@@ -92,7 +92,7 @@ def is_alive(holder: dict[str, Any]) -> bool:
         return _process_start(holder["pid"]) == holder["start"]
     same_job = here["slurm_job"] and holder.get("slurm_job") == here["slurm_job"]
     if same_job and holder["slurm_restart"] < here["slurm_restart"]:
-        return False  # an earlier life of this very job, on hosts that it lost
+        return False  # the same job before a requeue, on hosts that it no longer has
     return _now(Path(holder["folder"])) - holder["touched"] < STALE_SECONDS
 
 
@@ -116,7 +116,7 @@ def _create(path: Path, text: bytes) -> bool:
         partial.write_bytes(text)
         with contextlib.suppress(FileExistsError):
             os.link(partial, path)
-        # NFS may lose the answer of a link that was made: the number of names tells the truth.
+        # NFS may lose the reply for a link that was made: the link count is reliable.
         return partial.stat().st_nlink == 2
     except OSError as error:
         if error.errno in _NO_LINKS:
@@ -139,7 +139,7 @@ def _create_exclusively(path: Path, text: bytes) -> bool:
 
 
 def _identity() -> dict[str, Any]:
-    """This process, so that others can tell whether it lives."""
+    """Identifies this process, so that others can tell whether it is alive."""
     restart = os.environ.get("SLURM_RESTART_COUNT", "")
     return {
         "host": socket.gethostname(),
@@ -153,7 +153,7 @@ def _identity() -> dict[str, Any]:
 
 
 def _machine() -> str:
-    """Where a process id means the same process: one boot of one host, one namespace."""
+    """The scope in which a process id is unique: one boot of one host, one namespace."""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
@@ -161,7 +161,7 @@ def _machine() -> str:
 
 
 def _process_start(pid: int) -> str | None:
-    """When a process began, None if there is none; a process id may be used again."""
+    """When a process began, None if there is none; process ids are reused."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

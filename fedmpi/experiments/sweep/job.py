@@ -17,10 +17,10 @@ from fedmpi.simulation.stopping import StopRequest
 
 
 class Screen(Protocol):
-    """Shows a sweep while it goes on; on rank 0."""
+    """Shows a sweep while it runs; on rank 0."""
 
     def redraw(self) -> None:
-        """Called again and again."""
+        """Called repeatedly."""
 
     def close(self) -> None:
         """All runs are over, or it is time to stop."""
@@ -28,7 +28,7 @@ class Screen(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOutcome:
-    """How the runs of a sweep stand when a job leaves it."""
+    """The state of a sweep's runs when a job leaves it."""
 
     outcomes: dict[str, Outcome | None]  # by name of the run; None: never begun
     states: dict[str, str]  # "done", "diverged", "failed", "running" (in another job), "waiting", ...
@@ -55,7 +55,7 @@ def do_sweep(
     stop: StopRequest,
     screen: Screen | None = None,
 ) -> SweepOutcome:
-    """Collective. Do `points` of `plan`. The groups work on their own; all meet when the last is done."""
+    """Collective. Do `points` of `plan`. The groups work independently; all wait for the last one."""
     wants_events = any(point.config.run.tensorboard for point in points)
     world.try_on_root(require_tensorboard if wants_events else lambda: None)
     store = Store(folder)
@@ -76,13 +76,13 @@ def do_sweep(
 
 
 def _order(store: Store, points: list[Point]) -> list[int]:
-    """Longest first, so that none is left over at the end; what failed before comes last."""
+    """Longest first, so that no long run starts at the end; runs that failed before come last."""
     failed = {p.index for p in points if (o := store.outcome(p.name)) and o.status == FAILED}
     return [p.index for p in sorted(points, key=lambda p: (p.index in failed, -p.work, p.index))]
 
 
 def _conclude(job: Job, was_stopped: bool) -> SweepOutcome:
-    """Rank 0: renew the index, and see how all runs stand."""
+    """Rank 0: update the index, and collect the state of all runs."""
     store = job.store
     store.write_index()
     outcomes = {point.name: store.outcome(point.name) for point in job.points}

@@ -1,6 +1,6 @@
 """What a sweep consists of: from a sweep file to a list of named, valid configs. No MPI, no torch.
 
-Runs are cases x grid x seeds. A case that sets a grid key itself takes no part in that axis.
+Runs are cases x grid x seeds. A case that itself sets a grid key is not varied along that axis.
 Invariant: every config of a sweep is valid before the first run starts; all problems in one report.
 """
 
@@ -23,7 +23,7 @@ from fedmpi.errors import ConfigError, did_you_mean
 _KEYS = ("base", "seeds", "grid", "cases")
 _MOST_RUNS = 100_000
 _LONGEST_NAME = 120
-_EVERY_CLIENT = 1000  # how many a round has where nobody selects; only to order runs by size
+_EVERY_CLIENT = 1000  # assumed clients in a round without a selection; only to order runs by size
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Point:
 
     @property
     def digest(self) -> str:
-        """Of all that results depend on: rounds, cadences and places may change."""
+        """Of everything that results depend on: rounds, cadences and paths may change."""
         return hashlib.sha256(repr(sorted(experiment(self.config).items())).encode()).hexdigest()
 
     @property
     def work(self) -> float:
-        """How long it takes, in no unit; enough to start the longest runs first."""
+        """Relative duration, without a unit; enough to start the longest runs first."""
         config = self.config
         clients = config.participation.clients_per_round or config.data.num_clients or _EVERY_CLIENT
         batch = config.algorithm.batch_size or _EVERY_CLIENT
@@ -106,9 +106,9 @@ def _refuse_problems(sweep: dict[str, Any], source: str) -> None:
 
 
 def experiment(config: Config) -> dict[str, Any]:
-    """Settings by "section.key" that must stay as they are while a run goes on.
+    """Settings by "section.key" that must not change when a run is resumed.
 
-    Those at their default are left out: a later version of fedmpi, with more keys, finds the same settings.
+    Those at their default are left out: a later version of fedmpi, with more keys, gets the same settings.
     """
     flat, changeable = {}, set(may_change())
     for section in fields(config):
@@ -121,9 +121,9 @@ def experiment(config: Config) -> dict[str, Any]:
 
 
 def different_keys(stored: Config, wanted: Config) -> list[str]:
-    """Settings in which the experiment that a file holds differs from the one that is wanted."""
+    """Settings in which the experiment in a file differs from the one wanted."""
     old, new = experiment(stored), experiment(wanted)
-    if wanted.algorithm.engine == "auto":  # the file holds what was decided
+    if wanted.algorithm.engine == "auto":  # the file holds the engine chosen
         old.pop("algorithm.engine", None)
     return sorted(key for key in new.keys() | old.keys() if old.get(key) != new.get(key))
 
@@ -144,7 +144,7 @@ def _problems(sweep: dict[str, Any], source: str) -> Iterator[str]:
     if not isinstance(seeds, list) or not seeds or not all(type(s) is int and s >= 0 for s in seeds):
         yield f"sweep seeds = {seeds}: expected a list of integers >= 0, such as [1, 2, 3] ({source})"
     elif len(set(seeds)) < len(seeds):
-        yield f"sweep seeds = {seeds}: a seed stands there twice ({source})"
+        yield f"sweep seeds = {seeds}: a seed appears twice ({source})"
     grid, cases = sweep.get("grid", {}), sweep.get("cases", [{}])
     if not isinstance(grid, dict):
         yield f'sweep grid: expected a section [grid] of "section.key" = [values] ({source})'
@@ -186,7 +186,7 @@ def _key_problems(what: str, key: str, source: str) -> Iterator[str]:
 
 
 def _flat(table: dict[str, Any]) -> dict[str, Any]:
-    """Settings by "section.key", whether written so or as tables of tables."""
+    """Settings by "section.key", whether written that way or as nested tables."""
     flat = {}
     for key, value in table.items():
         if key in sections() and isinstance(value, dict):
@@ -197,7 +197,7 @@ def _flat(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _combinations(sweep: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any], int]]:
-    """Name of the case, settings of the grid, all settings, and seed of each run; none twice."""
+    """Case name, grid settings, all settings and seed of each run; no run twice."""
     grid, seen = _flat(sweep.get("grid", {})), set()
     for case in sweep.get("cases", [{}]):
         own = _flat({key: value for key, value in case.items() if key != "name"})
@@ -213,7 +213,7 @@ def _combinations(sweep: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], 
 
 
 def _file_name(case: str, settings: dict[str, Any], seed: int) -> str:
-    """Readable, safe on every file system, and another one for other settings."""
+    """Readable, safe on every file system, and unique to the settings."""
     parts = [case] if case else []
     for key, value in settings.items():
         is_name = key.endswith(".name") or isinstance(value, str)

@@ -1,7 +1,7 @@
 """What came out of a sweep: one small file per run that ended, an index table, the best settings.
 
-No MPI, no torch; works at any time, also while the sweep goes on. Beside the run files DIR/NAME.h5 a
-sweep keeps DIR/index.csv, and its own notes in DIR/.sweep: plan.json, NAME.json, claims.
+No MPI, no torch; works at any time, even during the sweep. Besides the run files DIR/NAME.h5 a sweep
+keeps DIR/index.csv, and its own notes in DIR/.sweep: plan.json, NAME.json, claims.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ METRICS = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended, or how far it came."""
+    """How a run ended, or how far it got."""
 
     status: str  # "done", "diverged", "failed", "stopped"
     digest: str  # of the config it was made with
@@ -55,7 +55,7 @@ class Store:
         self.notes = self.folder / ".sweep"
 
     def create(self, points: list[Point]) -> None:
-        """Make the folder and note the plan; runs of other settings under the same names are refused."""
+        """Create the folder and store the plan; refuse runs of different settings with the same names."""
         try:
             self.notes.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -66,7 +66,7 @@ class Store:
         if other:
             shown = ", ".join(other[:3]) + (", ..." if len(other) > 3 else "")
             raise UserError(
-                f"--out {self.folder}: holds {len(other)} runs of other settings under the same names "
+                f"--out {self.folder}: holds {len(other)} runs of different settings under the same names "
                 f"({shown}): the base config changed; choose another folder"
             )
         plan = [
@@ -75,18 +75,18 @@ class Store:
         write_contended(self.notes / "plan.json", json.dumps(plan, indent=1).encode())
 
     def _holds(self, point: Point) -> bool:
-        """Whether a run file is of this experiment: digests differ between versions of fedmpi."""
+        """Whether a run file belongs to this experiment: digests differ between versions of fedmpi."""
         try:
             return not different_keys(stored_config(self.run_path(point.name)), point.config)
         except UserError:
             return False
 
     def plan(self) -> list[dict[str, Any]]:
-        """The runs, as `create` noted them."""
+        """The runs, as stored by `create`."""
         try:
             return json.loads((self.notes / "plan.json").read_text())
         except (OSError, ValueError):
-            raise UserError(f"{self.folder}: no folder of a sweep; see `fedmpi sweep --help`") from None
+            raise UserError(f"{self.folder}: not a sweep folder; see `fedmpi sweep --help`") from None
 
     def run_path(self, name: str) -> Path:
         """Where a run's results are."""
@@ -99,10 +99,10 @@ class Store:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError):
-            return None  # damaged: the run file itself tells, when it is taken up
+            return None  # damaged: the run file itself is read when the run continues
 
     def note(self, name: str, outcome: Outcome) -> None:
-        """Write down how a run ended, and renew the index."""
+        """Record how a run ended, and update the index."""
         write_contended(self.notes / f"{name}.json", json.dumps(asdict(outcome)).encode())
         self.write_index()
 
@@ -122,7 +122,7 @@ class Store:
         return outcome.status if outcome else (STOPPED if self.run_path(name).exists() else WAITING)
 
     def write_index(self) -> None:
-        """DIR/index.csv: one row a run, whatever its state."""
+        """DIR/index.csv: one row per run, whatever its state."""
         plan = self.plan()
         keys = list(dict.fromkeys(key for entry in plan for key in entry["settings"]))
         text = io.StringIO()
@@ -158,7 +158,7 @@ def outcome_of(path: Path, point: Point, status: str, message: str = "") -> Outc
 
 
 def listing(store: Store, points: list[Point]) -> str:
-    """One line a run."""
+    """One line per run."""
     lines = []
     for point in points:
         outcome = store.outcome(point.name) if store.notes.is_dir() else None
@@ -168,7 +168,7 @@ def listing(store: Store, points: list[Point]) -> str:
 
 
 def folder_names(folder: Path) -> set[str]:
-    """Names in a folder, none if it cannot be read just now."""
+    """Names in a folder, none if it cannot be read now."""
     try:
         return set(os.listdir(folder))
     except OSError:

@@ -46,7 +46,7 @@ def measure(group: Comm, config: Config) -> Cost:
 
 
 def dry_run(world: Comm, group: Comm, points: list[Point], num_groups: int) -> int:
-    """Collective. Print all runs and what they will cost; the first group tries one of each kind."""
+    """Collective. Print all runs and what they will cost; the first group tests one of each kind."""
     kinds = list({point.cost_key: point for point in reversed(points)}.values())[::-1][:_MOST_TRIALS]
     costs = {p.cost_key: measure(group, p.config) for p in kinds} if world.rank < group.size else {}
     world.wait_asleep()
@@ -64,6 +64,6 @@ def _lines(points: list[Point], costs: dict[str, Cost], width: int, num_groups: 
     return [
         *lines,
         f"{len(points)} runs, {num_groups} at a time on {width} rank{'s' * (width > 1)} each: "
-        f"about {duration(wall)} in all, the longest run {duration(max(seconds))}; {memory:,.0f} MB a rank "
+        f"about {duration(wall)} in total, longest run {duration(max(seconds))}; {memory:,.0f} MB a rank "
         f"(from {len(costs)} trials of {_ROUNDS} rounds)",
     ]

@@ -1,7 +1,7 @@
-"""Runs that share a warm-up do it once, into a file of its own, and fork from its checkpoint.
+"""Runs that share a warm-up do it once, in a separate file, and fork from its checkpoint.
 
-The warm-up is plain FedAvg, so it depends neither on the method nor on its rates. Invariant: a run that
-forked has the bits and the rows of the same run alone.
+The warm-up is plain FedAvg, so it depends neither on the method nor on its rates. Invariant: a forked run
+has the same bits and rows as the same run without a fork.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _name(config: Config) -> str:
 
 
 class _StopAfter(StopRequest):
-    """Stops after so many rounds, or when the job has to."""
+    """Stops after a number of rounds, or when the job has to stop."""
 
     def __init__(self, outer: StopRequest, rounds: int) -> None:
         super().__init__()
@@ -76,14 +76,14 @@ def is_ready(folder: Path, name: str) -> bool:
 def do_warmup(
     group: Comm, folder: Path, name: str, config: Config, stop: StopRequest, listener: Listener
 ) -> None:
-    """Collective. The rounds of a warm-up that are left; notes how many there are when it is over."""
+    """Collective. The remaining rounds of a warm-up; records their number when it is over."""
     path, rounds = folder / f"{name}.h5", config.warmup_rounds
     plain = replace(config.plain(), run=replace(config.run, name=name, tensorboard=False))
     with contextlib.ExitStack() as held:
         group.try_on_root(lambda: held.enter_context(writer_lock(path)))
         if group.on_root(path.exists):
             plan = group.on_root(lambda: plan_resume(path, [], trust=True))
-            # Of the file only the decided engine is taken: code is named by our own config alone.
+            # Only the engine chosen is taken from the file: code is named by our own config alone.
             plan = replace(plan, config=plain.with_engine(plan.config.algorithm.engine))
             completed = plan.completed
             prepared = go_on(group, plan, path, _StopAfter(stop, rounds - completed))
@@ -99,7 +99,7 @@ def do_warmup(
 
 
 def plan_fork(folder: Path, name: str, config: Config) -> ResumePlan | None:
-    """Rank 0: the warm-up to start from; None if it cannot be used, then the run does it by itself."""
+    """Rank 0: the warm-up to start from; None if it cannot be used, then the run does its own."""
     try:
         plan = plan_resume(folder / f"{name}.h5", [], trust=True)
     except UserError:

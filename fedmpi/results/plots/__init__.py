@@ -1,9 +1,9 @@
-"""Pictures, as PNG, PDF or SVG; on axes of matplotlib's, so that a notebook can go on with them.
+"""Pictures, as PNG, PDF or SVG; on matplotlib axes, so that a notebook can work on them further.
 
 style.py: colours, axes, files. curves.py: curves with bands over seeds, and comparisons of a config value.
 regularized.py: independent or regularized participation. presets.py: participation, timing, trajectories.
-command.py: `fedmpi plot`. trajectory.py: `fedmpi plot --trajectory`, all panels of the appendix.
-survey.py and advice.py: pictures of participation and theory, for `check` and `advise`.
+picture.py: `fedmpi plot`. trajectory.py: `fedmpi plot --trajectory`, all panels of the appendix.
+participation_figure.py and advice_figure.py: participation and theory, for `check` and `advise`.
 Invariant: neither torch nor MPI is needed, and matplotlib is loaded when something is drawn.
 """
 

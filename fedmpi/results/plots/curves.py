@@ -18,10 +18,10 @@ _PANELS = {
     "train_accuracy": "Training accuracy (%)",
     "test_accuracy": "Test accuracy (%)",
 }
-_LOG_RATIO, _LOG_RATIO_OF_POINTS = 10, 3  # losses that differ so much are drawn on a log axis
+_LOG_RATIO, _LOG_RATIO_OF_POINTS = 10, 3  # losses that differ this much are drawn on a log axis
 _DIVERGED = 1e12  # those that differ more are not
 _MOST_NAMES = 3  # of lines; more would cover each other
-_LAST = 5  # evaluations, at least, that tell what a run came to: one alone may have seen it at its best
+_LAST = 5  # evaluations, at least, that give a run's final value: a single one may be its best by luck
 
 
 def draw_curves(groups: Sequence[Group], labels: Sequence[str] | None = None, extra: int = 0) -> object:
@@ -57,7 +57,7 @@ def draw_curves(groups: Sequence[Group], labels: Sequence[str] | None = None, ex
 
 
 def draw_comparison(groups: Sequence[Group], key: str, symbol: str) -> object:
-    """Curves in the order of one config value, and what is reached in the end over that value."""
+    """Curves in the order of one config value, and the final loss over that value."""
     values = [flat_config(group.runs[0].config).get(key) for group in groups]
     order = sorted(range(len(groups)), key=lambda i: sort_key(values[i])) if symbol else range(len(groups))
     groups, values = [groups[i] for i in order], [values[i] for i in order]
@@ -70,7 +70,7 @@ def draw_comparison(groups: Sequence[Group], key: str, symbol: str) -> object:
 
 
 def _comparison_labels(groups: Sequence[Group], values: Sequence, symbol: str) -> list[str]:
-    """`P = 10`, where that tells groups apart; else their own labels."""
+    """`P = 10`, where that distinguishes the groups; otherwise their own labels."""
     texts = [f"{symbol} = {value_text(v)}" if symbol else value_text(v) for v in values]
     return texts if len(set(texts)) == len(groups) else [group.label for group in groups]
 
@@ -104,12 +104,12 @@ def _draw_reached(axis: object, groups: Sequence[Group], values: np.ndarray, key
         axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.set_xticks([], minor=True)
     axis.set_xlabel(symbol)
-    axis.set_title("Training loss in the end", fontsize=11)
+    axis.set_title("Training loss at the end", fontsize=11)
     tidy(axis)
 
 
 def _alike(groups: Sequence[Group], key: str) -> dict[str, list[int]]:
-    """Groups that differ in the compared value alone, in its order, by what else they are."""
+    """Groups that differ only in the compared value, in its order, by their other settings."""
     found: dict[str, list[int]] = {}
     for number, group in enumerate(groups):
         others = [value_label(k, v) for k, v in group.values.items() if k != key and v is not None]
@@ -128,7 +128,7 @@ def _add_legend(figure: object, axis: object) -> None:
     inches = 0.7 + 0.075 * max(len(label) for label in labels)  # of an entry
     columns = min(len(labels), max(1, int(figure.get_figwidth() / inches)))
     rows = -(-len(labels) // columns)
-    # Many entries take nothing from the panels.
+    # Many entries do not shrink the panels.
     figure.set_figheight(figure.get_figheight() + 0.2 * (rows - 1))
     figure.legend(handles, labels, frameon=False, fontsize=9, loc="outside lower center", ncols=columns)
 
@@ -138,7 +138,7 @@ def _draw(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Moving average with a band of one standard deviation over window and seeds.
 
-    Returns what is to be in sight, of the line and of the edges of its band.
+    Returns the values that must be visible, of the line and of the edges of its band.
     """
     (colour, dash), (rounds, values) = look, common_curve(group.runs, column)
     if column.endswith("accuracy"):
@@ -155,7 +155,7 @@ def _draw(
 
 
 def _settles(rounds: np.ndarray, warmup: int) -> int:
-    """Where the part begins that sets the axis: swings of the warm-up and the first fall would hide it.
+    """Where the part that sets the axis begins: the warm-up and the first fall would dwarf the rest.
 
     >>> _settles(np.arange(0, 1001, 10), 0), _settles(np.arange(0, 1001, 10), 200)
     (5, 24)
@@ -182,12 +182,12 @@ def common_curve(runs: Sequence[Run], column: str) -> tuple[np.ndarray, np.ndarr
 
 
 def _limit(axis: object, lines: np.ndarray, edges: np.ndarray, *, may_be_log: bool) -> None:
-    """Show the settled part of the curves, with a little room; a log axis where losses fall far."""
+    """Show the settled part of the curves, with a small margin; a log axis where losses fall far."""
     lines, edges = lines[np.isfinite(lines)], edges[np.isfinite(edges)]
     if not len(edges) or edges.max() <= edges.min():
         return
     low, high = edges.min(), edges.max()
-    if may_be_log and _spans(lines, _LOG_RATIO):  # the lower edge of a band may well be negative
+    if may_be_log and _spans(lines, _LOG_RATIO):  # the lower edge of a band may be negative
         axis.set_yscale("log")
         axis.set_ylim(lines.min() / 1.5, high * 1.3)
         return
@@ -201,7 +201,7 @@ def _spans(losses: np.ndarray, ratio: float) -> bool:
 
 
 def moving_average(values: np.ndarray, window: int) -> np.ndarray:
-    """Centred moving average over the last axis, and over all rows; at the ends over what is there.
+    """Centred moving average over the last axis, and over all rows; shorter windows at the ends.
 
     >>> moving_average(np.array([0.0, 3.0, 6.0]), 3)
     array([1.5, 3. , 4.5])

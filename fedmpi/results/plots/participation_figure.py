@@ -1,4 +1,4 @@
-"""A picture of participation: who is there when, how many, and how long clients stay away."""
+"""A picture of participation: who is available when, how many, and how long clients are absent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from fedmpi.participation.survey import Survey
 from fedmpi.results.plots.style import figure_target, save_figure
 
-# Dark on light, so that the states differ without colour too.
+# Dark on light, so that the states also differ without colour.
 _STATES = (("away", "#F2F2F2"), ("available", "#8CC7EA"), ("taking part", "#B33C00"))
 _AVAILABLE, _TAKING_PART = "#0072B2", "#B33C00"
 _MOST_COLUMNS = 500  # of the raster; more would be finer than the picture
@@ -45,7 +45,7 @@ def _facts(seen: Survey) -> str:
 
 
 def binned(raster: np.ndarray, most: int) -> tuple[np.ndarray, int]:
-    """Rounds joined until at most `most` are left, the highest state of each; and rounds per row.
+    """Rounds merged into at most `most` rows, the highest state of each; and rounds per row.
 
     >>> binned(np.array([[0], [2], [1], [0], [1]]), 3)
     (array([[2],
@@ -84,7 +84,7 @@ def _draw_raster(axis: object, seen: Survey) -> None:
     axis.legend(
         handles=patches, ncols=3, frameon=False, fontsize=9, loc="lower right", bbox_to_anchor=(1, 1)
     )
-    axis.set_title("Who is there when", fontsize=11, loc="left")
+    axis.set_title("Who is available when", fontsize=11, loc="left")
 
 
 def _draw_counts(axis: object, seen: Survey) -> None:
@@ -99,7 +99,7 @@ def _draw_counts(axis: object, seen: Survey) -> None:
         axis.plot(rounds, values, style, color=colour, linewidth=1, label=label)
     highest = int(seen.available.max(initial=1))
     axis.set_ylim(0, max(highest, 1) * 1.08)
-    if highest > 30 * max(seen.participants.max(), 1):  # both must be seen
+    if highest > 30 * max(seen.participants.max(), 1):  # both must be visible
         axis.set_yscale("symlog", linthresh=1)
         axis.set_ylim(0, highest * 2)
     axis.set_xlabel("Round")

@@ -33,7 +33,7 @@ PRESETS = (*_COMPARED, *_OTHERS)
 
 
 def plot(paths: Sequence[str], out: str, preset: str | None = None, *, trajectory: bool = False) -> int:
-    """Draw the runs below the paths into one file, or with `trajectory` their ways through the plane."""
+    """Draw the runs below the paths into one file, or with `trajectory` their paths in the plane."""
     if trajectory:
         plot_trajectories([load_run(path) for path in paths], out)
         print(out)

@@ -1,4 +1,4 @@
-"""Presets of `fedmpi plot` that are no curves: participation, time by phase and rank, trajectories."""
+"""Presets of `fedmpi plot` other than curves: participation, time by phase and rank, trajectories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CYAN = "#00B7D8"
 
 
 def draw_participation(groups: Sequence[Group]) -> object:
-    """Who took part in the first rounds, and how often in all; a row for each different participation."""
+    """Who took part in the first rounds, and how often in total; a row for each different participation."""
     from matplotlib import pyplot
 
     begun = [group for group in groups if len(group.runs[0].participation)]
@@ -82,7 +82,7 @@ def draw_timing(groups: Sequence[Group]) -> object:
     left = np.zeros(len(shown))
     for number, name in enumerate(names):
         seconds = np.array([np.mean([rank.get(name, 0.0) for rank in phases(run)]) for _, run in shown])
-        # Beyond the seven colours a hatch tells the phases apart.
+        # Beyond the seven colours, hatches distinguish the phases.
         hatch = "//" if number >= len(COLOURS) else None
         colour = COLOURS[number % len(COLOURS)]
         bars.barh(np.arange(len(shown)), seconds, left=left, label=name, color=colour, hatch=hatch)
@@ -99,7 +99,7 @@ def draw_timing(groups: Sequence[Group]) -> object:
 
 
 def _draw_idle(axis: object, runs: Sequence[Run]) -> None:
-    """Share of the time that each rank waits for others, one row a run."""
+    """Share of the time that each rank waits for others, one row per run."""
     width = max(len(phases(run)) for run in runs)
     shares = np.full((len(runs), width), np.nan)
     for row, run in enumerate(runs):

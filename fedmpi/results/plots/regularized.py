@@ -14,14 +14,14 @@ from fedmpi.results.plots.style import tidy
 from fedmpi.storage.reader import Run
 
 _ROUNDS = 5000  # of a run; evenness needs no more
-_STYLES = ("o-", "s--", "D:", "^-.")  # no colours, which belong to the groups
+_STYLES = ("o-", "s--", "D:", "^-.")  # colours are used for the groups
 _INK = {"color": "black", "markersize": 4, "linewidth": 1.2}
 _KEYS = ("participation.availability", "participation.selection")  # named by the kind instead
 
 
 @dataclass(frozen=True)
 class Evenness:
-    """What the weights of a run say of themselves."""
+    """What the weights of a run show."""
 
     kind: str  # such as "permutation: regularized, P = 10"
     periods: np.ndarray

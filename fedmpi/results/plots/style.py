@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedmpi.errors import UserError
 
-# Okabe and Ito's colours, told apart by colour-blind readers too.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _FORMATS = (".png", ".pdf", ".svg")
 
@@ -33,7 +33,7 @@ def tidy(axis: object) -> None:
 
 
 def figure_target(out: str, option: str) -> Path:
-    """The file to draw into; a format that we do not write is a UserError."""
+    """The file to draw into; an unsupported format is a UserError."""
     target = Path(out)
     if target.suffix not in _FORMATS:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Ways of x through the plane, one panel a run: for problems with two parameters and x_t of every round."""
+"""Paths of x in the plane, one panel per run: for problems with two parameters and x_t of every round."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def segments(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """
     if run.params is None or run.params[1].shape[1] != 2 or np.any(np.diff(run.params[0]) != 1):
         raise UserError(
-            f"run file {run.path}: a way through the plane needs two parameters and x_t of every round; "
+            f"run file {run.path}: a path in the plane needs two parameters and x_t of every round; "
             "run it with run.record_params_every = 1"
         )
     x, eta = run.params[1], run.config["algorithm"]["amplification"]

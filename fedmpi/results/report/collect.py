@@ -33,7 +33,7 @@ def curve(run: Run) -> dict[str, list]:
     columns: dict[str, list] = {"round": run.eval["round"].to_numpy()[kept].tolist()}
     for name in METRICS:
         values = run.eval[name].to_numpy()
-        # The training set may be evaluated at a cadence of its own: keep what there is.
+        # The training set may be evaluated at a different cadence: keep what there is.
         values = _carried(values, kept) if name.startswith("train") else values[kept]
         columns[name] = [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
     return columns
@@ -49,7 +49,7 @@ def _carried(values: np.ndarray, kept: np.ndarray) -> np.ndarray:
 
 
 def figures(run: Run) -> dict[str, float]:
-    """Last, best and settled figures of a run, straight from its file."""
+    """Last, best and settled figures of a run, directly from its file."""
     result: dict[str, float] = {}
     for name in METRICS:
         values = run.eval[name].to_numpy()
@@ -95,7 +95,7 @@ def participation_pictures(groups: Sequence[Group]) -> tuple[list[dict[str, Any]
 
 
 def _picture(run: Run) -> dict[str, Any] | None:
-    """Who took part when: over the whole run, joined to few enough cells, and in its first rounds."""
+    """Who took part when: over the whole run, merged into few enough cells, and in its first rounds."""
     clients, rounds = len(run.clients), len(run.train)
     if not clients or not rounds or not len(run.participation):
         return None
@@ -147,7 +147,7 @@ def warnings_of(run: Run) -> list[str]:
     if run.status == DIVERGED:
         found.append(f"diverged after {done:,} of {total:,} rounds: the model became infinite")
     elif run.status == STOPPED:
-        found.append(f"stopped after {done:,} of {total:,} rounds; `fedmpi resume` goes on with it")
+        found.append(f"stopped after {done:,} of {total:,} rounds; `fedmpi resume` continues it")
     elif run.status == RUNNING:
         found.append(f"still running, or killed, at {done:,} of {total:,} rounds")
     if not len(run.eval):

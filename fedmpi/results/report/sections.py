@@ -48,7 +48,7 @@ _FIGURES = (
     ("last test_loss", "Test loss, last"), ("last train_accuracy", "Train acc. %, last"),
     ("rounds", "Rounds"), ("seconds", "Time"),
 )  # fmt: skip
-_OPEN_ROWS = 12  # longer tables of detail are closed at first
+_OPEN_ROWS = 12  # longer tables of details are collapsed at first
 
 
 def run_label(group: Group, run: Run) -> str:
@@ -85,7 +85,7 @@ def overview(groups: Sequence[Group], skipped: Sequence[str]) -> str:
 
 
 def problems(groups: Sequence[Group], skipped: Sequence[str]) -> str:
-    """Warnings, the same one of several runs told once."""
+    """Warnings; the same one for several runs is shown once."""
     said: dict[str, list[str]] = {}
     for group in groups:
         for run in group.runs:
