@@ -23,13 +23,13 @@ def check(
     if plot:
         figure_target(plot, "--plot")  # a bad name is reported before the work
     config = validate.load(config_path, overrides)
-    found = preview(config, num_ranks)
+    planned = preview(config, num_ranks)
     print(config_text(config, everything=everything))
-    for note in found.notes:
+    for note in planned.notes:
         print(f"note: {note}")
     print(f"{config_path}: valid\n")
-    print("\n".join(found.lines))
+    print("\n".join(planned.lines))
     if plot:
-        plot_participation(found.survey, f"Participation of {config.run.name}", plot)
+        plot_participation(planned.survey, f"Participation of {config.run.name}", plot)
         print(f"picture        {plot}")
     return 0

@@ -51,17 +51,17 @@ def watch(path: str, *, once: bool, every: float) -> int:
     known: dict[Path, tuple[float, Seen | str]] = {}
     try:
         while True:
-            seen = _look(find_runs(path), known)
-            if not is_folder and isinstance(seen[0], str):
-                raise UserError(seen[0])
+            runs = _look(find_runs(path), known)
+            if not is_folder and isinstance(runs[0], str):
+                raise UserError(runs[0])
             size = shutil.get_terminal_size((100, 40))
-            lines = _folder_frame(seen, size) if is_folder else _run_frame(seen[0], size.columns)
+            lines = _folder_frame(runs, size) if is_folder else _run_frame(runs[0], size.columns)
             # Names come from files: they must not contain terminal control codes.
             lines = ["".join(c if c.isprintable() else "?" for c in line) for line in lines]
             # Home, each line cleared to its end, the rest of the screen cleared: no flicker.
             text = "\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"
             print(text if is_terminal else "\n".join(lines), end="" if is_terminal else "\n", flush=True)
-            going = any(isinstance(run, Seen) and run.status == RUNNING for run in seen)
+            going = any(isinstance(run, Seen) and run.status == RUNNING for run in runs)
             if once or (not is_folder and not going):
                 return 0
             time.sleep(every)
@@ -78,9 +78,9 @@ def _look(paths: Sequence[Path], known: dict[Path, tuple[float, Seen | str]]) ->
         except OSError:
             result.append(f"run file {path}: no such file")
             continue
-        found = known.get(path)
-        is_old = found is None or found[0] != changed
-        if is_old or (isinstance(found[1], Seen) and found[1].status == RUNNING):
+        cached = known.get(path)
+        is_old = cached is None or cached[0] != changed
+        if is_old or (isinstance(cached[1], Seen) and cached[1].status == RUNNING):
             try:
                 known[path] = changed, see(path)
             except UserError as error:
@@ -154,13 +154,13 @@ def _run_frame(run: Seen, columns: int) -> list[str]:
     return [line[: columns - 1] for line in lines]
 
 
-def _folder_frame(seen: Sequence[Seen | str], size: object) -> list[str]:
+def _folder_frame(entries: Sequence[Seen | str], size: object) -> list[str]:
     """One line for each run, running ones first, as many as fit on the screen."""
-    runs = [run for run in seen if isinstance(run, Seen)]
+    runs = [run for run in entries if isinstance(run, Seen)]
     states: dict[str, int] = {}
     for run in runs:
         states[run.status] = states.get(run.status, 0) + 1
-    unreadable = len(seen) - len(runs)
+    unreadable = len(entries) - len(runs)
     done, total = sum(run.completed for run in runs), sum(run.total for run in runs)
     text = ", ".join(f"{count} {state}" for state, count in states.items())
     share = done / total if total else 0.0
@@ -178,7 +178,7 @@ def _folder_frame(seen: Sequence[Seen | str], size: object) -> list[str]:
         )
     if len(runs) > room:
         lines.append(f"and {len(runs) - room} more")
-    lines += [text for text in seen if isinstance(text, str)][:3]
+    lines += [text for text in entries if isinstance(text, str)][:3]
     return [line[: size.columns - 1] for line in lines]
 
 

@@ -305,11 +305,11 @@ def natural(clients: np.ndarray | None, config: DataConfig) -> tuple[np.ndarray,
         )
     if len(clients) and clients.min() < 0:
         raise UserError(f"data file {config.dataset}: negative client id {clients.min()}")
-    found = int(clients.max()) + 1
-    num_clients = config.num_clients or found
-    if num_clients < found:
+    needed = int(clients.max()) + 1
+    num_clients = config.num_clients or needed
+    if num_clients < needed:
         raise UserError(
             f"config data.num_clients = {num_clients}: {config.dataset} has client ids up to "
-            f"{found - 1}; expected {found}, or leave the key out"
+            f"{needed - 1}; expected {needed}, or leave the key out"
         )
     return clients.astype(np.int64), num_clients

@@ -202,10 +202,10 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def _check_md5(data: bytes, expected: str, path: Path) -> None:
-    seen = hashlib.md5(data, usedforsecurity=False).hexdigest()
-    if seen != expected:
+    actual = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    if actual != expected:
         raise UserError(
-            f"data file {path}: MD5 is {seen}, expected {expected}; "
+            f"data file {path}: MD5 is {actual}, expected {expected}; "
             "the file is damaged or another version, get it again"
         )
 

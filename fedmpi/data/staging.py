@@ -39,10 +39,10 @@ def staged(path: Path, stage: str) -> Path:
             "clusters set $TMPDIR or $SLURM_TMPDIR, or name a folder"
         )
     try:
-        seen = path.resolve().stat()
+        status = path.resolve().stat()
     except OSError as error:
         raise UserError(f"data file {path}: cannot be read ({error.strerror})") from None
-    identity = f"{path.resolve()} {seen.st_size} {seen.st_mtime_ns}"
+    identity = f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
     copy = folder / f"fedmpi-{path.stem}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.h5"
     if copy.exists():
         return copy

@@ -172,30 +172,30 @@ def _body(request: Request) -> list[str]:
 
 def warnings(request: Request, num_clients: int | None, seconds: float | None) -> list[str]:
     """What will not work well; `seconds` is an estimate of the longest run, on these ranks."""
-    found = []
+    problems = []
     ranks = request.nodes * request.ranks_per_node
     width = request.ranks_per_run if request.num_runs and not request.as_array else ranks
     if num_clients is not None and width > num_clients:
-        found.append(f"{width} ranks for {num_clients} clients: some ranks will own no client")
+        problems.append(f"{width} ranks for {num_clients} clients: some ranks will own no client")
     if request.num_runs and not request.as_array:
         if ranks > request.num_runs * request.ranks_per_run:
-            found.append(
+            problems.append(
                 f"{ranks} ranks for {request.num_runs} runs of {request.ranks_per_run}: "
                 f"{ranks - request.num_runs * request.ranks_per_run} ranks will have nothing to do"
             )
         if ranks % request.ranks_per_run:
-            found.append(f"{ranks} ranks are not a multiple of {request.ranks_per_run} ranks per run")
+            problems.append(f"{ranks} ranks are not a multiple of {request.ranks_per_run} ranks per run")
     if request.gpus_per_node > request.ranks_per_node:
-        found.append(
+        problems.append(
             f"{request.gpus_per_node} GPUs but {request.ranks_per_node} ranks on a node: "
             "a rank uses one GPU, the others stay idle"
         )
     limit = minutes(request.time)
     if limit is not None and limit < 5:
-        found.append(f"--time {request.time}: SLURM checks limits once a minute; use 5 minutes or more")
+        problems.append(f"--time {request.time}: SLURM checks limits once a minute; use 5 minutes or more")
     if seconds is not None and limit is not None and seconds > 60 * limit * (request.retries + 1):
-        found.append(
+        problems.append(
             f"about {seconds / 3600:.1f} hours of work do not fit into "
             f"{request.retries + 1} times {request.time}"
         )
-    return found
+    return problems

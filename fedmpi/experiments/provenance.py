@@ -48,10 +48,10 @@ def _place(comm: Comm, config: Config, device: Any) -> Place:
 
 def _versions() -> dict[str, str]:
     packages = ("fedmpi", "torch", "numpy", "h5py", "mpi4py")
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in packages:
         try:
-            found[package] = importlib.metadata.version(package)
+            versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            versions[package] = "not installed"
+    return versions

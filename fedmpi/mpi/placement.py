@@ -87,7 +87,7 @@ def table(places: Sequence[Place]) -> list[str]:
 
 def notes(places: Sequence[Place]) -> list[str]:
     """Likely mistakes, one sentence each."""
-    found = [place.note for place in places if place.note]
+    problems = [place.note for place in places if place.note]
     by_host: dict[str, list[Place]] = defaultdict(list)
     for place in places:
         by_host[place.host].append(place)
@@ -95,23 +95,23 @@ def notes(places: Sequence[Place]) -> list[str]:
         computing = sum(place.threads for place in here if place.device == "cpu")
         cores = _num_cores(here)
         if computing > cores:
-            found.append(
+            problems.append(
                 f"{computing} threads of {len(here)} ranks share {_cores(here)} of {host}: "
                 "use fewer ranks, or ask for more cores (SLURM: --cpus-per-task)"
             )
         used = {(place.device, place.gpu) for place in here if place.device != "cpu"}
         if used and len(used) < max(place.visible_gpus for place in here):
-            found.append(
+            problems.append(
                 f"{host}: {max(place.visible_gpus for place in here)} GPUs are visible, {len(used)} used: "
                 "each rank uses one GPU"
             )
     kinds = sorted({"CPU" if place.device == "cpu" else place.name for place in places})
     if len(kinds) > 1:
-        found.append(
+        problems.append(
             f"ranks on {' and '.join(kinds)}: different kinds of devices round differently, so the bits "
             "depend on which rank trains which client; choose one kind with `run.device`"
         )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(problems))
 
 
 def _num_cores(here: Sequence[Place]) -> float:

@@ -38,9 +38,9 @@ def config_differences(a: Run, b: Run) -> list[str]:
 def first_difference(a: Run, b: Run) -> Difference | None:
     """What differs first in time, among the rounds that both runs have; None if nothing does."""
     # x_t is evaluated before round t; in a tie the first of this list wins.
-    found = [d for d in (_evaluations(a, b), _participation(a, b), _rounds(a, b)) if d]
-    if found:
-        return min(found, key=lambda difference: difference.round)
+    differences = [d for d in (_evaluations(a, b), _participation(a, b), _rounds(a, b)) if d]
+    if differences:
+        return min(differences, key=lambda difference: difference.round)
     if len(a.train) != len(b.train):
         return Difference(None, f"one run has {len(a.train):,} rounds, the other {len(b.train):,}")
     if a.global_params is None or b.global_params is None:
@@ -101,14 +101,14 @@ def _more_participants(t: int) -> Difference:
 
 def _rounds(a: Run, b: Run) -> Difference | None:
     rows = min(len(a.train), len(b.train))
-    found = []
+    differences = []
     for column in (c for c in a.train.columns if c not in _TIMES):
         one, other = a.train[column].to_numpy()[:rows], b.train[column].to_numpy()[:rows]
         different = np.flatnonzero(_bits(one) != _bits(other))
         if len(different):
             t = int(different[0])
-            found.append(Difference(t, f"round {t}, {column}: {one[t].item()} | {other[t].item()}"))
-    return min(found, key=lambda difference: difference.round, default=None)
+            differences.append(Difference(t, f"round {t}, {column}: {one[t].item()} | {other[t].item()}"))
+    return min(differences, key=lambda difference: difference.round, default=None)
 
 
 def _evaluations(a: Run, b: Run) -> Difference | None:

@@ -159,7 +159,7 @@ class Probe:
 
     def _noise(self, rows: Tensor, tick: Callable[[int], None]) -> float:
         """Collective. sigma^2: the largest over clients of mean |g_n - grad F_n|^2 over minibatches."""
-        found = np.zeros(len(self.owned))
+        variances = np.zeros(len(self.owned))
         for place, client in enumerate(self.owned.tolist()):
             tick(place + 1)
             if self._data.size(client) == 0:
@@ -172,8 +172,8 @@ class Probe:
                 for view, part in zip(views, self._model.gradient(loss), strict=True):
                     view += part
                 squares.append(away.square().sum().item())
-            found[place] = np.mean(squares)
-        return float(self.of_all(found).max())
+            variances[place] = np.mean(squares)
+        return float(self.of_all(variances).max())
 
     def _curvature_clients(self) -> list[int]:
         chosen = np.linspace(0, self.num_clients - 1, min(self.num_clients, _CURVATURE_CLIENTS)).astype(int)
@@ -183,12 +183,12 @@ class Probe:
     def _curvature(self, tick: Callable[[int], None]) -> float:
         """Collective. L: the largest |eigenvalue| of Hessians of F_n, by power iterations."""
         self._model.module.eval()
-        found = 0.0
+        largest = 0.0
         for done, client in enumerate(self._curvature_clients(), 1):
-            found = max(found, self._power_iteration(client))
+            largest = max(largest, self._power_iteration(client))
             tick(done)
         self._model.module.train()
-        return float(self._comm.maximum(np.array([found]))[0])
+        return float(self._comm.maximum(np.array([largest]))[0])
 
     def _power_iteration(self, client: int) -> float:
         draws = rng.stream(self._data.seed, "curvature", client).standard_normal(self._model.num_params)

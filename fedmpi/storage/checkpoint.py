@@ -107,12 +107,12 @@ def _remove(path: Path) -> None:
 def find_checkpoints(run_path: Path) -> list[Path]:
     """The checkpoints of a result file, newest first."""
     pattern = re.compile(re.escape(run_path.name) + r"\.checkpoint-(\d+)")
-    found = []
+    numbered = []
     with contextlib.suppress(OSError):
         for path in run_path.parent.iterdir():
             if match := pattern.fullmatch(path.name):
-                found.append((int(match[1]), path))
-    return [path for _, path in sorted(found, reverse=True)]
+                numbered.append((int(match[1]), path))
+    return [path for _, path in sorted(numbered, reverse=True)]
 
 
 def remove_checkpoints(run_path: Path) -> None:

@@ -80,18 +80,18 @@ def load_each(paths: Paths) -> tuple[list[Run], list[str]]:
 def find_runs(paths: Paths) -> list[Path]:
     """The files that are named, and all `.h5` files in and below the folders that are named."""
     names = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    found: list[Path] = []
+    files: list[Path] = []
     for path in map(Path, names):
         if path.is_dir():
             inside = sorted(p for p in path.rglob("*.h5") if not p.name.startswith("."))
             if not inside:
                 raise UserError(f"folder {path}: holds no .h5 file")
-            found.extend(inside)
+            files.extend(inside)
         else:
-            found.append(path)
-    if not found:
+            files.append(path)
+    if not files:
         raise UserError("no run file given")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(files))
 
 
 def flat_config(config: dict[str, Any]) -> dict[str, Any]:

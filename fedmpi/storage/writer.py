@@ -130,12 +130,12 @@ def check_target(path: Path, *, force: bool) -> None:
         raise UserError(f"--out {path}: cannot write there ({reason}); choose another name") from None
     if not exists:
         return
-    found = peek(path)
-    if found is None:
+    run = peek(path)
+    if run is None:
         raise UserError(f"--out {path}: exists and is not a fedmpi run file; choose another name")
     if not force:
         raise UserError(
-            f'--out {path}: already holds a run (status "{found["status"]}", {found["rounds"]} rounds); '
+            f'--out {path}: already holds a run (status "{run["status"]}", {run["rounds"]} rounds); '
             f"continue it with `fedmpi resume {path}`, choose another name, or overwrite it with --force"
         )
 

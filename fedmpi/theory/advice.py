@@ -55,17 +55,17 @@ def look_ahead(config: Config, participation: Participation, num_clients: int) -
     """The weights after the warm-up, for as many rounds as can be examined in seconds."""
     first, last = config.warmup_rounds, config.run.num_rounds
     last = min(last, first + max(_rounds_to_see(config, num_clients), 2))
-    found, count = [], 0
+    examined, count = [], 0
     for t in range(last):  # from the start: who takes part may depend on earlier rounds
         clients, weights = participation.weights(t)
         if t >= first:
-            found.append((clients, weights))
+            examined.append((clients, weights))
             count += len(clients)
-        if count > _MOST_WEIGHTS and len(found) > 1:
+        if count > _MOST_WEIGHTS and len(examined) > 1:
             break
-    rounds = np.repeat(np.arange(len(found)), [len(clients) for clients, _ in found])
-    clients, weights = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return theory.Weights(rounds, clients, weights, len(found), num_clients)
+    rounds = np.repeat(np.arange(len(examined)), [len(clients) for clients, _ in examined])
+    clients, weights = (np.concatenate(parts) for parts in zip(*examined, strict=True))
+    return theory.Weights(rounds, clients, weights, len(examined), num_clients)
 
 
 def _rounds_to_see(config: Config, num_clients: int) -> int:
@@ -113,18 +113,18 @@ class Adviser:
 
     def constants(self, period: int) -> theory.Constants:
         """Everything that the bound needs, for one P."""
-        known, found = self.known, self.divergence
+        known, measured = self.known, self.divergence
         return theory.Constants(
             known.smoothness, known.sigma2,
-            found.beta2 if found else known.d2, found.nu2 if found else known.d2,
+            measured.beta2 if measured else known.d2, measured.nu2 if measured else known.d2,
             self.delta2(period), self.rho, known.gap,
         )  # fmt: skip
 
     def conditions(self) -> dict[str, bool]:
         """Of Theorem 3.1, and the paper's normalisation of weights."""
         sums = self.q.sums()
-        found = theory.conditions(self.rates, self.known.smoothness if self.known else None)
-        return found | {"sum of q = 1": bool(np.allclose(sums, 1, rtol=1e-9))}
+        holds = theory.conditions(self.rates, self.known.smoothness if self.known else None)
+        return holds | {"sum of q = 1": bool(np.allclose(sums, 1, rtol=1e-9))}
 
     def bound(self, rates: theory.Rates) -> dict[str, float] | None:
         """Theorem 3.1 for some rates, or None where constants are unknown."""

@@ -32,15 +32,15 @@ class Rates:
 
 def conditions(rates: Rates, smoothness: float | None) -> dict[str, bool]:
     """Of Theorem 3.1, by name; those on learning rates only where L is known."""
-    found = {"P <= T/2": rates.amplify_every <= rates.num_rounds / 2}
+    holds = {"P <= T/2": rates.amplify_every <= rates.num_rounds / 2}
     if smoothness is None:
-        return found
+        return holds
     limit = 1 / (smoothness * rates.local_steps * rates.amplify_every)
     slack = 1 + 1e-12  # rates computed as equal to the limit are not above it
     return {
         "gamma <= 1/(12 L I P)": rates.local_lr <= limit / 12 * slack,
         "gamma*eta <= 1/(2 L I P)": rates.local_lr * rates.amplification <= limit / 2 * slack,
-        **found,
+        **holds,
     }
 
 

@@ -34,9 +34,9 @@ def sampled_long_run_variance(q: Weights, period: int) -> float:
     count = q.num_rounds // period
     intervals, _, sums = interval_sums(q, period)
     mu = q.weights[q.rounds < count * period].sum() / (count * period * q.num_clients)
-    seen = ((sums / period - mu) ** 2).sum()
+    squares = ((sums / period - mu) ** 2).sum()
     absent = count * q.num_clients - len(intervals)
-    return float(period * (seen + absent * mu**2) / (count * q.num_clients))
+    return float(period * (squares + absent * mu**2) / (count * q.num_clients))
 
 
 def expected_delta2(variance: float, num_clients: int, period: int, d2: float = 1.0) -> float:

@@ -82,9 +82,9 @@ def delta2_factors(q: Weights, period: int) -> np.ndarray:
     intervals, _, sums = interval_sums(q, period)
     means = np.bincount(intervals, sums, count) / period / q.num_clients
     # Deviations are squared one by one: a difference of sums of squares would lose the zero.
-    seen = np.bincount(intervals, (sums / period - means[intervals]) ** 2, count)
+    squares = np.bincount(intervals, (sums / period - means[intervals]) ** 2, count)
     absent = q.num_clients - np.bincount(intervals, minlength=count)
-    factors = q.num_clients * (seen + absent * means**2)
+    factors = q.num_clients * (squares + absent * means**2)
     return np.where(factors <= (q.num_clients * rounding(q.num_clients) * means) ** 2, 0.0, factors)
 
 

@@ -41,7 +41,7 @@ def test_the_table_tells_every_figure():
         "1.0% waiting for the slower rank's local SGD",
         "evaluation of 70,000 samples 6.0 s, plain loop 12.0 s: 2.00 times",
         "8.00 ms for 541 MFLOP: 68% of the 100 GFLOP/s",
-        "each alone, take 75% of that time; if all else were free, FMNIST-250 would be 2.67 times the plain",
+        "take 75% of that time; if all else were free, FMNIST-250 would be 2.67 times the plain",
         "N = 10^6 adds 1.0% to a",
         "120 bytes a round; 300,000 rounds: 36 MB",
     ):

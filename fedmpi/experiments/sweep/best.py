@@ -78,20 +78,20 @@ def _complete(groups: list[Group]) -> list[Group]:
 
 def collect(store: Store, metric: str, last: int = 1) -> list[Group]:
     """All settings of a sweep with the metric of each finished run, averaged over its last evaluations."""
-    found: dict[str, Group] = {}
+    groups: dict[str, Group] = {}
     for entry in store.plan():
         key = repr((entry["method"], sorted(entry["settings"].items(), key=lambda item: item[0])))
-        group = found.get(key) or Group(entry["method"], entry["settings"], [], 0, [])
+        group = groups.get(key) or Group(entry["method"], entry["settings"], [], 0, [])
         outcome = store.outcome(entry["name"])
         values = list(group.values)
         if outcome is not None and outcome.status == DONE:
-            seen = [
+            evaluations = [
                 v for v in load_table(store.run_path(entry["name"]), "eval")[metric] if math.isfinite(v)
             ]
-            values += [statistics.fmean(map(float, seen[-last:]))] if seen else []
+            values += [statistics.fmean(map(float, evaluations[-last:]))] if evaluations else []
         paths = [*group.paths, store.run_path(entry["name"])]
-        found[key] = Group(group.method, group.settings, values, group.num_seeds + 1, paths)
-    return list(found.values())
+        groups[key] = Group(group.method, group.settings, values, group.num_seeds + 1, paths)
+    return list(groups.values())
 
 
 def _row(group: Group, groups: list[Group]) -> list[str]:

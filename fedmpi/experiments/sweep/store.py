@@ -151,8 +151,8 @@ def outcome_of(path: Path, point: Point, status: str, message: str = "") -> Outc
         return Outcome(FAILED, point.digest, message=message or str(error), time=time.time())
     metrics = {}
     for metric in METRICS:
-        seen = [float(v) for v in evaluations[metric] if not math.isnan(v)]
-        metrics |= {metric: seen[-1]} if seen else {}
+        finite = [float(v) for v in evaluations[metric] if not math.isnan(v)]
+        metrics |= {metric: finite[-1]} if finite else {}
     seconds = float(train["wall_time_s"][-1]) if len(train["round"]) else 0.0
     return Outcome(status, point.digest, len(train["round"]), seconds, message, time.time(), metrics)
 

@@ -65,13 +65,13 @@ class Watcher(Listener):
 def work(job: Job, group: Comm, redraw: Callable[[], None] | None) -> bool:
     """Collective in the group. Do runs until none is left; returns whether it had to stop early."""
     while True:
-        found = group.try_on_root(lambda: _next(job, redraw))
-        held = [claim for claim in (found[1], found[3]) if claim] if found else []
-        index = group.on_root(lambda found=found: found[0] if found else None)
+        claimed = group.try_on_root(lambda: _next(job, redraw))
+        held = [claim for claim in (claimed[1], claimed[3]) if claim] if claimed else []
+        index = group.on_root(lambda claimed=claimed: claimed[0] if claimed else None)
         if index is None:
             return bool(group.on_root(lambda: job.stop.code))
         point = next(p for p in job.points if p.index == index)
-        warmup = group.on_root(lambda found=found: found[2])
+        warmup = group.on_root(lambda claimed=claimed: claimed[2])
         try:
             _do(job, group, point, warmup, redraw)
         finally:
@@ -86,9 +86,9 @@ def _next(job: Job, redraw: Callable[[], None] | None) -> tuple[int, Claim, str,
     another group is doing.
     """
     while not job.stop.code:
-        found, is_waiting = _look(job)
-        if found or not is_waiting:
-            return found
+        claimed, is_waiting = _look(job)
+        if claimed or not is_waiting:
+            return claimed
         if redraw:
             redraw()
         time.sleep(0.2)

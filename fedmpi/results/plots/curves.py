@@ -110,11 +110,11 @@ def _draw_reached(axis: object, groups: Sequence[Group], values: np.ndarray, key
 
 def _alike(groups: Sequence[Group], key: str) -> dict[str, list[int]]:
     """Groups that differ only in the compared value, in its order, by their other settings."""
-    found: dict[str, list[int]] = {}
+    lines: dict[str, list[int]] = {}
     for number, group in enumerate(groups):
         others = [value_label(k, v) for k, v in group.values.items() if k != key and v is not None]
-        found.setdefault(", ".join(others), []).append(number)
-    return found
+        lines.setdefault(", ".join(others), []).append(number)
+    return lines
 
 
 def _settled(run: Run) -> float:

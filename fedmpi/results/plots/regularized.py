@@ -56,18 +56,18 @@ def _kind(run: Run, even: int | None) -> str:
 
 def draw_regularized(groups: Sequence[Group]) -> object:
     """Curves named by the kind of participation, and delta^2(P) / d^2 over P of each kind."""
-    found = [evenness(group.runs[0]) for group in groups]
-    figure = draw_curves(groups, _labels(groups, found), extra=1)
-    kinds = {seen.kind: seen for seen in found}
+    measured = [evenness(group.runs[0]) for group in groups]
+    figure = draw_curves(groups, _labels(groups, measured), extra=1)
+    kinds = {item.kind: item for item in measured}
     axis = figure.axes[-1]
-    floor = min((factor for seen in found for factor in seen.factors if factor > 0), default=1.0) / 5
-    for number, (kind, seen) in enumerate(kinds.items()):
-        is_even = seen.factors == 0
+    floor = min((factor for item in measured for factor in item.factors if factor > 0), default=1.0) / 5
+    for number, (kind, item) in enumerate(kinds.items()):
+        is_even = item.factors == 0
         style = _STYLES[number % len(_STYLES)]
-        axis.plot(seen.periods[~is_even], seen.factors[~is_even], style, label=kind, **_INK)
+        axis.plot(item.periods[~is_even], item.factors[~is_even], style, label=kind, **_INK)
         if is_even.any():
             floors = np.full(is_even.sum(), floor)
-            axis.plot(seen.periods[is_even], floors, "v", label="exactly 0", clip_on=False, **_INK)
+            axis.plot(item.periods[is_even], floors, "v", label="exactly 0", clip_on=False, **_INK)
     axis.set(xscale="log", yscale="log", xlabel="P, rounds of an interval")
     axis.set_title("Unevenness: delta²(P) / d²", fontsize=11)
     axis.legend(frameon=False, fontsize=9, loc="upper right")
@@ -75,11 +75,11 @@ def draw_regularized(groups: Sequence[Group]) -> object:
     return figure
 
 
-def _labels(groups: Sequence[Group], found: Sequence[Evenness]) -> list[str]:
+def _labels(groups: Sequence[Group], measured: Sequence[Evenness]) -> list[str]:
     """The kind, and what else differs between the groups."""
     others = [key for key in groups[0].values if key not in _KEYS]
     texts = [
         ", ".join([e.kind, *(f"{key.split('.', 1)[1]} {value_text(group.values[key])}" for key in others)])
-        for group, e in zip(groups, found, strict=True)
+        for group, e in zip(groups, measured, strict=True)
     ]
     return texts if len(set(texts)) == len(groups) else [group.label for group in groups]

@@ -143,16 +143,16 @@ def phases(run: Run) -> list[dict[str, float]]:
 def warnings_of(run: Run) -> list[str]:
     """What a reader of the figures must know about a run."""
     done, total = len(run.train), run.config["run"]["num_rounds"]
-    found = []
+    warnings = []
     if run.status == DIVERGED:
-        found.append(f"diverged after {done:,} of {total:,} rounds: the model became infinite")
+        warnings.append(f"diverged after {done:,} of {total:,} rounds: the model became infinite")
     elif run.status == STOPPED:
-        found.append(f"stopped after {done:,} of {total:,} rounds; `fedmpi resume` continues it")
+        warnings.append(f"stopped after {done:,} of {total:,} rounds; `fedmpi resume` continues it")
     elif run.status == RUNNING:
-        found.append(f"still running, or killed, at {done:,} of {total:,} rounds")
+        warnings.append(f"still running, or killed, at {done:,} of {total:,} rounds")
     if not len(run.eval):
-        found.append("holds no evaluation yet")
+        warnings.append("holds no evaluation yet")
     samples = run.config["run"].get("eval_train_samples")
     if samples:
-        found.append(f"training loss and accuracy are taken on a subset of {samples:,} samples")
-    return found
+        warnings.append(f"training loss and accuracy are taken on a subset of {samples:,} samples")
+    return warnings

@@ -61,9 +61,9 @@ def overview(groups: Sequence[Group], skipped: Sequence[str]) -> str:
     runs = [run for group in groups for run in group.runs]
 
     def values(key: str) -> str:
-        seen = dict.fromkeys(value_text(flat_config(run.config).get(key)) for run in runs)
-        seen.pop("-", None)
-        return ", ".join(seen) if len(seen) <= 6 else f"{len(seen)} values"
+        texts = dict.fromkeys(value_text(flat_config(run.config).get(key)) for run in runs)
+        texts.pop("-", None)
+        return ", ".join(texts) if len(texts) <= 6 else f"{len(texts)} values"
 
     states: dict[str, int] = {}
     for run in runs:
@@ -209,14 +209,14 @@ def provenance(groups: Sequence[Group]) -> str:
     rows = []
     for group in groups:
         for run in group.runs:
-            found = run.attributes
-            ranks = found.get("num_ranks", "-")
+            attributes = run.attributes
+            ranks = attributes.get("num_ranks", "-")
             values = [
-                str(run.path), run_label(group, run), run.status, found.get("created_utc", "-"),
-                found.get("creator", "-"), str(ranks), _names(found.get("host_names", [])),
-                _names(found.get("device_names", [])), found.get("mpi_library", "-"),
-                _versions(found.get("versions", "{}")), str(found.get("data_digest", "-"))[:12],
-                str(found.get("model_digest", "-"))[:12], found.get("run_id", "-"),
+                str(run.path), run_label(group, run), run.status, attributes.get("created_utc", "-"),
+                attributes.get("creator", "-"), str(ranks), _names(attributes.get("host_names", [])),
+                _names(attributes.get("device_names", [])), attributes.get("mpi_library", "-"),
+                _versions(attributes.get("versions", "{}")), str(attributes.get("data_digest", "-"))[:12],
+                str(attributes.get("model_digest", "-"))[:12], attributes.get("run_id", "-"),
             ]  # fmt: skip
             rows.append([_cell(str(value)) for value in values])
     table = _table("sources", head, rows)
