@@ -99,6 +99,7 @@ class WeightedSum:
         The buffers hold the updates of `clients[mine]`, in that order; `mine` are indices. A `failure`
         of any rank during training is raised on all ranks.
         """
+        # The largest value of each update that this rank trained.
         updates, own_weights = self._updates[: len(mine)], weights[mine].tolist()
         with clock(REDUCTION):
             peaks = _peaks(updates, len(clients), mine)
@@ -113,6 +114,7 @@ class WeightedSum:
             # The last entry counts the nanoseconds that all ranks computed.
             total, computed = self._sum(updates, own_weights, exponent, int(1e9 * report.seconds))
             idle = everybody.seconds - 1e-9 * computed / self._comm.size
+
         return Reduced(
             sums={"weighted_sum": total},
             update_max=peaks,
@@ -137,9 +139,12 @@ class WeightedSum:
         self, rows: Tensor, weights: list[float], exponent: int, count: int = 0
     ) -> tuple[np.ndarray, int]:
         """Collective. The weighted sum of all ranks' rows in fixed point; and the sum of their counts."""
+        # This rank's part of the sum; the count takes the last entry.
         self._total.zero_()
         self._total[-1] = count
         exact.add_contributions(self._total[:-1], rows, weights, exponent)
+
+        # Sum over ranks, on the device if MPI can, else on the host.
         total = self._total if self._on_device else self._total.cpu()  # waits for the device
         if self._on_device:
             torch.cuda.synchronize()
@@ -158,6 +163,7 @@ class WeightedSum:
 
         A failure on any rank is raised on all ranks.
         """
+        # Report, plan and the values of a few clients in one message.
         plan, count = zlib.crc32(clients.tobytes() + weights.tobytes()), len(clients)
         # The length is fixed, so that ranks which disagree on the participants can still compare.
         head = np.zeros(_HEAD)
@@ -166,6 +172,8 @@ class WeightedSum:
         if fits:
             head[_REPORT : _REPORT + count] = peaks
         shared = self._comm.maximum(head)
+
+        # Stop on all ranks together if they disagree or one of them failed.
         everybody, is_agreed = RankReport.unpack(shared[:_REPORT])
         if not is_agreed:
             raise UserError.on_all_ranks(
@@ -175,6 +183,8 @@ class WeightedSum:
             )
         if everybody.failed:
             self._comm.fail_together(failure)
+
+        # Many clients need a message of their own; no update may be infinite.
         peaks = shared[_REPORT : _REPORT + count] if fits else self._comm.maximum(peaks)
         if not np.isfinite(weights * peaks).all():
             raise NonFiniteUpdateError(int(clients[~np.isfinite(weights * peaks)][0]))

@@ -55,10 +55,12 @@ class LocalTrainer:
         local["update"].zero_()
         for rows, group in self._groups(works):
             try:
+                # A model with dropout draws from the client's own seed.
                 if self._reseed:
                     torch.manual_seed(rng.integer(self.data.seed, "model", group[0].client, group[0].drawn))
                 self._train_group(rows_of(local, rows), group, method, local_steps, current.local_lr)
             except Exception as error:
+                # Name round and clients, whatever failed.
                 who = ", ".join(str(work.client) for work in group)
                 raise ClientError(
                     f"round {current.t}, client {who}: {type(error).__name__}: {error}"
@@ -66,6 +68,7 @@ class LocalTrainer:
 
     def _groups(self, works: Sequence[Work]) -> Iterator[tuple[slice, Sequence[Work]]]:
         """Neighbours with minibatches of the same size; a client without samples has a zero gradient."""
+        # Runs of clients with the same batch size, cut to the engine's group size.
         begin = 0
         for batch, same in itertools.groupby(works, lambda work: self.data.batch(work.client)):
             end = begin + len(list(same))
@@ -78,6 +81,7 @@ class LocalTrainer:
     def _train_group(
         self, local: Local, group: Sequence[Work], method: Method, local_steps: int, local_lr: float
     ) -> None:
+        # On a GPU the step is recorded with the first minibatch, then replayed.
         step = self._make_step(local, method, local_lr)
         for number, minibatch in enumerate(self.data.minibatches(group, local_steps)):
             if number == 0 and self._records and not method.steps_by_itself:
@@ -89,6 +93,8 @@ class LocalTrainer:
         """One local step of a group: y = x + update; then update -= gamma * gradient at y."""
         update = local["update"]
         local_params = self._gradients.local_params(len(update))
+
+        # Plain SGD: the engine adds the gradient directly to the update.
         if not method.steps_by_itself and self._clip_norm is None:
             add_gradient = self._gradients.adder(update)
 
@@ -98,6 +104,7 @@ class LocalTrainer:
 
             return step
 
+        # Clipping and other methods need the gradient separately.
         gradient = aligned_rows(len(update), update.shape[1], update)
         add_gradient = self._gradients.adder(gradient)
 

@@ -54,6 +54,7 @@ class ClientMemory:
 
     def _rows(self, clients: np.ndarray) -> Tensor:
         """The clients' row numbers; missing rows are created."""
+        # Append a row for each client that has none.
         places = place_of(clients, self._num_ranks)
         new = np.unique(clients[self._row_of[places] < 0])
         if len(new):
@@ -64,6 +65,7 @@ class ClientMemory:
         return torch.from_numpy(self._row_of[places]).to(self._like.device)
 
     def _grow(self, count: int) -> None:
+        # Doubling keeps the cost of copying linear.
         for name, table in self._tables.items():
             if count > len(table):
                 size = min(max(count, 2 * len(table)), len(self._row_of))

@@ -23,9 +23,9 @@ def evaluate(
     comm: Comm, model: FlatModel, global_params: np.ndarray, data: EvalData
 ) -> tuple[float, float]:
     """Collective. (mean loss, accuracy) over the whole set; nan for an empty set or no classes."""
+    # This rank's blocks: sums[b] = (loss, correct samples) of block b.
     model.load(global_params)
     model.forward.eval()
-    # sums[b] = (loss, correct samples) of block b.
     sums = np.zeros((data.num_blocks, 2))
     for block, inputs, labels in data.blocks():
         outputs = model.forward(inputs)
@@ -35,9 +35,12 @@ def evaluate(
         correct = (outputs.argmax(dim=1) == labels).sum().item() if is_classifier else math.nan
         sums[block, 1] = correct
     model.forward.train()
+
+    # Exact: each block has one owner.
     comm.sum_in_place(sums.reshape(-1))
     if data.num_samples == 0:
         return math.nan, math.nan
+
     # fsum: the correctly rounded sum of the blocks.
     losses, correct = sums.T
     loss = math.fsum(losses) / data.num_samples if np.isfinite(losses).all() else math.inf

@@ -37,10 +37,12 @@ def common_exponent(largest: float, count: int) -> int:
 
 def add_contributions(total: Tensor, updates: Tensor, weights: Sequence[float], exponent: int) -> None:
     """total += round(weight * update * 2**exponent) for each update, in int64; products in float64."""
+    # Buffers of one chunk; a GPU takes all at once.
     chunk = _CHUNK if total.device.type == "cpu" else len(total)
     factor = math.ldexp(1.0, exponent)
     scaled = torch.empty(min(chunk, len(total)), dtype=torch.float64, device=total.device)
     rounded = torch.empty_like(scaled, dtype=torch.int64)
+
     # Chunk by chunk through all updates, so that the chunk stays in the cache.
     for start in range(0, len(total), chunk):
         part = total[start : start + chunk]

@@ -29,9 +29,11 @@ class Loans:
         owners = owner_of(clients, self._comm.size)
         for tag in np.flatnonzero(owners != trainers).tolist():
             client, owner, trainer = int(clients[tag]), int(owners[tag]), int(trainers[tag])
+            # Borrowed: receive.
             if trainer == self._comm.rank:
                 buffer = np.empty(self._num_bytes(client, count), np.uint8)
                 self._arriving[client] = (self._comm.receive_later(buffer, owner, tag), buffer)
+            # Lent: draw the samples here and send them.
             elif owner == self._comm.rank:
                 inputs, labels = self._data.draw(client, int(drawn[client]), count)
                 buffer = np.concatenate([_bytes(labels), _bytes(inputs)])
@@ -41,6 +43,8 @@ class Loans:
         """The samples of a borrowed client, on this rank's device."""
         request, buffer = self._arriving.pop(client)
         request.wait()
+
+        # The message holds the labels, then the inputs.
         rows, owned = self._data.num_drawn(client, count), self._data.inputs
         labels = torch.from_numpy(buffer[: 8 * rows].view(np.int64))
         inputs = torch.from_numpy(buffer[8 * rows :]).view(owned.dtype).view(rows, *owned.shape[1:])

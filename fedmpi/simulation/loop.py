@@ -61,6 +61,8 @@ class Simulation:
         self.stop = stop or StopRequest()
         self.stop_code = 0  # the same on all ranks after a round
         self.clock = Stopwatch()
+
+        # Data, model and participation; an error on any rank is raised on all.
         clients, self.train_set, self.test_set, self.data = load_shards(comm, config, device)
         self.model = comm.try_on_all(lambda: self._build_model(device))
         self.evaluate_train = Evaluator(comm, self.model, self.train_set)
@@ -68,12 +70,15 @@ class Simulation:
         self.participation = comm.try_on_all(
             lambda: make_participation(config, self.data.partition.num_clients, self.data.labels),
         )
+
+        # Rank 0 chooses the engine for all.
         on_cuda, is_random = device.type == "cuda", may_be_random(config)
         self.engine = comm.on_root(
             lambda: choose_engine(config.algorithm.engine, self.model, on_cuda=on_cuda, is_random=is_random)
         )
         # Fixed from here on: a run that is resumed elsewhere must not choose again.
         self.config = config = config.with_engine(self.engine.name)
+
         # The warm-up is plain FedAvg, whatever method follows.
         self.warmup_method = Method(config.plain(), self.data.partition.num_clients)
         self.method = comm.try_on_all(lambda: make_method(config, self.data.partition.num_clients))
@@ -98,12 +103,17 @@ class Simulation:
 
         `read_part(rank)` returns the client tables that this rank wrote.
         """
+        # The server's state.
         self.completed = checkpoint.completed
         self.state = ServerState(
             checkpoint.global_params, checkpoint.accumulated, checkpoint.anchor_round, checkpoint.method
         )
+
+        # Client tables: each rank picks its clients from all parts.
         for rank in range(checkpoint.parts):
             self.training.memory.load(read_part(rank), self.comm.rank)
+
+        # Positions in the data and in the participation, and the clock.
         self.training.minibatches_drawn = checkpoint.minibatches_drawn
         self.participation.restore(checkpoint.completed, checkpoint.participation)
         self.clock.offset = checkpoint.wall_time_s
@@ -139,8 +149,12 @@ class Simulation:
         status, diverged = DONE, None
         listener.expects(self.config.run.num_rounds, self.completed)
         self.clock.start()
+
+        # A new run evaluates and stores x_0 first.
         if self.completed == 0:
             self._after_round(output, listener)
+
+        # Until the last round, divergence or a request to stop.
         while self.completed < self.config.run.num_rounds:
             try:
                 self.run_round(self.completed, output)
@@ -155,6 +169,8 @@ class Simulation:
             if self.stop_code and self.completed < self.config.run.num_rounds:
                 status = STOPPED
                 break
+
+        # How it ended, and where each rank's time went.
         listener.ended(self.completed)
         outcome = Outcome(
             status=status,
@@ -212,6 +228,7 @@ class Simulation:
             state = self.training.end_interval(method, method.restart(state, t))
         self.state = state
 
+        # What the ranks agreed on, and this round's rows of the result file.
         self.stop_code, self._checkpoint_due = reduced.stop, reduced.checkpoint
         if output.takes_rows:
             output.add(
@@ -231,6 +248,7 @@ class Simulation:
 
     def _evaluate_if_due(self, output: Output, listener: Listener) -> None:
         """Collective. Evaluate x_t after `completed` rounds, if the config asks for it."""
+        # Which sets are due; both after the last round.
         run, completed = self.config.run, self.completed
         every = run.eval_train_every if run.eval_train_every is not None else run.eval_every
         is_last = completed == run.num_rounds
@@ -238,6 +256,8 @@ class Simulation:
         on_test = is_last or is_due(completed, run.eval_every)
         if not on_train and not on_test:
             return
+
+        # A set that is not due is nan in the row.
         nothing, x = (math.nan, math.nan), self.state.global_params
         with self.clock(EVALUATION):
             train = self.evaluate_train(x) if on_train else nothing

@@ -23,15 +23,19 @@ def assign(owners: np.ndarray, num_ranks: int, costs: np.ndarray | None = None) 
     """
     if costs is not None and len(costs) and costs.min() != costs.max():
         return assign_by_cost(owners, num_ranks, costs)
+
+    # Nothing to lend if no owner has more than its share.
     share = -(-len(owners) // num_ranks)
     load = np.bincount(owners, minlength=num_ranks)
     if load.max(initial=0) <= share:
         return owners
+
     # A participant is surplus if its owner has `share` others before it.
     order = np.argsort(owners, kind="stable")
     place = np.empty(len(owners), np.int64)
     place[order] = np.arange(len(owners)) - np.repeat(np.cumsum(load) - load, load)
     surplus = np.flatnonzero(place >= share)
+
     # Free places, first one place on each of the least loaded ranks, then a second, ...
     load = np.minimum(load, share)
     free = [(load[rank] + k, rank) for rank in range(num_ranks) for k in range(share - load[rank])]
@@ -49,6 +53,7 @@ def assign_by_cost(owners: np.ndarray, num_ranks: int, costs: np.ndarray) -> np.
     >>> assign_by_cost(np.array([0, 0, 0, 1]), 2, np.array([9, 1, 8, 1]))
     array([0, 0, 1, 1])
     """
+    # Greedy: the most expensive first, where it fits.
     room = max(-(-int(costs.sum()) // num_ranks), int(costs.max()))
     load = np.zeros(num_ranks, np.int64)
     trainers = owners.copy()

@@ -70,6 +70,8 @@ class Probe:
         """Collective. (own clients, num_params) gradients of F_n at x, and the losses of all N clients."""
         needed = len(self.owned) * self._model.num_params * 8  # they are compared in float64
         self._comm.try_on_all(lambda: _check_room(needed))
+
+        # Own clients one by one.
         rows = self._model.values.new_zeros((len(self.owned), self._model.num_params))
         losses = np.zeros(self.num_clients)
         self._model.load(x)
@@ -78,6 +80,8 @@ class Probe:
             losses[client] = self._add_gradient(rows[place], client)
             tick(place + 1)
         self._model.module.train()
+
+        # Exact: each client's loss has one owner.
         self._comm.sum_in_place(losses)
         return rows, losses
 
@@ -114,12 +118,17 @@ class Probe:
 
     def observe(self, x: np.ndarray, clients: np.ndarray, weights: np.ndarray) -> dict[str, float]:
         """Collective. |grad f|^2, d^2, its mean, and beta_t^2 and nu_t^2 of the participants: /theory."""
+        # grad f; without it nothing can be said.
         rows, _ = self.client_gradients(x)
         mean = self.mean(rows)
         if mean is None:
             return dict.fromkeys(("grad_norm2", "d2", "mean_d2", "beta2", "nu2"), math.nan)
+
+        # Deviations of the clients from grad f.
         rows = rows.double() - torch.from_numpy(mean).to(rows.device)
         distances = self.of_all(rows.square().sum(dim=1).cpu().numpy())
+
+        # How far the participants are from grad f, and from each other.
         beta2 = nu2 = 0.0
         if len(clients):
             away = self.weighted(rows, clients, weights)
@@ -138,12 +147,15 @@ class Probe:
 
     def measure(self, x: np.ndarray, tick: Callable[[int], None]) -> Measured:
         """Collective. Every constant at x; `tick(done)` reports this rank's progress out of `steps`."""
+        # Gradients, then the noise of minibatches and the curvature at x.
         rows, losses = self.client_gradients(x, tick)
         mean = self.mean(rows)
         if mean is None:
             raise UserError.on_all_ranks("gradients are not finite at this point: cannot measure constants")
         noise = self._noise(rows, lambda done: tick(len(self.owned) + done))
         curvature = self._curvature(lambda done: tick(2 * len(self.owned) + done))
+
+        # Deviations from grad f; their inner products if there are few clients.
         rows = rows.double() - torch.from_numpy(mean).to(rows.device)
         d2 = self.of_all(rows.square().sum(dim=1).cpu().numpy()).max()
         is_small = self.num_clients <= _MOST_CLIENTS
@@ -164,6 +176,8 @@ class Probe:
             tick(place + 1)
             if self._data.size(client) == 0:
                 continue
+
+            # |g_n - grad F_n|^2 of a few minibatches.
             squares = []
             for inputs, labels in self._data.minibatches([Work(client, 0)], _MINIBATCHES):
                 loss = sample_losses(self._model.module(inputs[0]), labels[0]).mean()
@@ -191,6 +205,7 @@ class Probe:
         return float(self._comm.maximum(np.array([largest]))[0])
 
     def _power_iteration(self, client: int) -> float:
+        # From a random unit vector until the norm grows by less than 1 %.
         draws = rng.stream(self._data.seed, "curvature", client).standard_normal(self._model.num_params)
         vector = torch.from_numpy(draws / np.linalg.norm(draws)).to(self._model.values)
         before = 0.0

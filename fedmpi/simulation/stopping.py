@@ -48,6 +48,8 @@ class StopRequest:
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
+
+        # Put the earlier handlers back at the end.
         before = {number: signal.getsignal(number) for number in _SIGNALS}
         try:
             yield self.listen()

@@ -50,6 +50,8 @@ class Training:
         self._comm, self._config, self._info, self._clock = comm, config, info, clock
         self._data, self._loans = clients, Loans(comm, clients)
         self._in_groups = engine.name == "batched"
+
+        # What trains the clients, and what sums their updates.
         self.trainer = LocalTrainer(
             make_gradients(engine, model), clients, model.values,
             clip_norm=config.algorithm.clip_norm,
@@ -62,6 +64,8 @@ class Training:
         )  # fmt: skip
         self._wave_size = wave_size(model.num_params)
         self.minibatches_drawn = np.zeros(info.partition.num_clients, np.int64)
+
+        # The clients' tables, if they fit into memory.
         num_owned = len(owned_by(comm.rank, comm.size, info.partition.num_clients))
         size = len(tables), num_owned, model.num_params, model.values.element_size()
         comm.try_on_all(lambda: check_room(config.algorithm.name, *size))
@@ -72,15 +76,20 @@ class Training:
 
         `report`: what this rank wants after the round.
         """
+        # All clients start from x_t.
         self.trainer.start.copy_(torch.from_numpy(state.global_params))
         is_full = method.uses_full_data(current.t)
         self._data.batch_size = 0 if is_full else self._config.algorithm.batch_size
+
+        # Wave by wave.
         parts, clients = [], current.clients
         for first in range(0, max(len(clients), 1), self._wave_size):  # once even without clients
             wave = slice(first, first + self._wave_size)
             some = replace(current, clients=clients[wave], weights=current.weights[wave])
             parts.append(self._train_wave(method, state, some, report))
         self.minibatches_drawn[clients] += self._config.algorithm.local_steps
+
+        # One result for all waves.
         return Reduced(
             sums={name: sum(part.sums[name] for part in parts) for name in parts[0].sums},
             update_max=np.concatenate([part.update_max for part in parts]),
@@ -114,6 +123,8 @@ class Training:
         first = 0 if self._in_groups else num_own
         with self._clock(LOCAL_SGD):
             failure = self._train_rows(slice(first), local, works, method, current)
+
+        # Then the borrowed ones.
         with self._clock(LENDING):
             works[num_own:] = [
                 replace(work, samples=self._loans.receive(work.client, steps)) for work in works[num_own:]
@@ -122,6 +133,8 @@ class Training:
             failure = failure or self._train_rows(slice(first, None), local, works, method, current)
             if not failure:
                 method.finish_clients(local, current)
+
+        # Buffers are free again; the owners keep what their clients remember.
         with self._clock(LENDING):
             self._loans.finish()
         if method.tables and not failure:
@@ -178,6 +191,8 @@ class Training:
         clients = method.clients_of_interval(state)
         if clients is None or len(clients) == 0:
             return state
+
+        # Wave by wave, each rank the clients that it owns.
         total = np.zeros(len(state.global_params))
         for wave in np.split(clients, range(self._wave_size, len(clients), self._wave_size)):
             mine = np.flatnonzero(owner_of(wave, self._comm.size) == self._comm.rank)
