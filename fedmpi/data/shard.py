@@ -89,10 +89,13 @@ class ClientData:
         normalise: Normaliser,
         device: torch.device,
     ) -> None:
+        # Settings that minibatches depend on.
         self.seed = config.run.seed
         self.batch_size = config.algorithm.batch_size
         self.augment = config.data.augment
         self.noise_std = config.data.noise_std if config.data.dataset == "quadratic" else 0.0
+
+        # The samples, client by client, and where each client's begin.
         self.inputs = torch.from_numpy(inputs).to(device)
         self.labels = torch.from_numpy(labels).to(device)
         self.normalise = normalise
@@ -100,6 +103,8 @@ class ClientData:
         self._sizes = partition.sizes
         owned = self._sizes[owned_by(rank, self._num_ranks, partition.num_clients)]
         self._starts = np.cumsum(owned) - owned
+
+        # Caches: a minibatch's memory, and the last shuffle.
         self._kept: Tensor | None = None
         self._last_epoch: tuple[tuple[int, int], np.ndarray] | None = None
 
@@ -146,9 +151,12 @@ class ClientData:
 
     def _draw_group(self, group: Sequence[Work], count: int) -> tuple[Tensor, Tensor]:
         """(clients, samples, ...) and (clients, samples): what `draw` gives for each of the group."""
+        # Borrowed clients bring their samples along.
         own = [work for work in group if work.samples is None]
         parts = [work.samples for work in group if work.samples is not None]
-        if own:  # they come first
+
+        # Own clients, which come first, are read in one pass.
+        if own:
             positions = np.concatenate([self._positions(w.client, w.drawn, count) for w in own])
             taken = self._take(positions)
             if not parts:
@@ -161,12 +169,15 @@ class ClientData:
 
         All clients of the group have minibatches of the same size. Inputs are valid until the next step.
         """
+        # All samples of the group for all steps.
         raw, labels = self._draw_group(group, count)
         batch = self.batch(group[0].client)
         buffer = self._buffer((len(group), batch, *raw.shape[2:]))
         is_full = raw.shape[1] == batch  # the same samples at every step
         if is_full:
             self.normalise(raw, buffer)
+
+        # Step by step, normalised into the same buffer.
         for step in range(count):
             rows = slice(0, batch) if is_full else slice(step * batch, (step + 1) * batch)
             inputs = buffer if is_full else self.normalise(raw[:, rows], buffer)
@@ -232,6 +243,7 @@ def load_shards(
 
     One rank of each node reads the data set and sends every rank of the node the rows that it needs.
     """
+    # The first rank of a node reads all; every rank gets labels and sizes, and computes the partition.
     data = comm.try_on_nodes(lambda: load_dataset(config.data, on_node=True))
     header = comm.share_on_node(_Header.of(data) if data else None)
     partition = comm.try_on_all(
@@ -242,6 +254,7 @@ def load_shards(
     dtype = getattr(torch, config.run.dtype)
     normalise = Normaliser.of(header, dtype, device)
 
+    # Collective: the inputs of the rows that each rank needs.
     def take(part: str, rows_of: object) -> np.ndarray:
         rows = rows_of(comm.rank)
         out = np.empty((len(rows), *header.shape), header.input_dtype)
@@ -249,6 +262,7 @@ def load_shards(
         comm.scatter_on_node(lambda rank: source[rows_of(rank)], out)
         return out
 
+    # Collective: this rank's blocks of an evaluation set, or of a chosen subset.
     def evaluation(part: str, labels: np.ndarray, chosen: np.ndarray | None = None) -> EvalData:
         chosen = np.arange(len(labels)) if chosen is None else chosen
         blocks, rows = eval_rows(len(chosen), comm.rank, comm.size)
@@ -259,10 +273,12 @@ def load_shards(
             normalise,
         )  # fmt: skip
 
+    # The training set may be evaluated on a subset.
     subset = None
     if config.run.eval_train_samples is not None:
         subset = stratified(header.train_labels, config.run.eval_train_samples, config.run.seed)
 
+    # The samples of this rank's clients, and what all ranks know.
     clients = ClientData(
         config,
         partition,
@@ -279,6 +295,7 @@ def load_shards(
         partition.majority_labels(header.train_labels),
         f"{header.digest}/{partition.digest()}",
     )  # fmt: skip
+
     return (
         clients,
         evaluation("train", header.train_labels, subset),

@@ -132,6 +132,7 @@ class Comm:
 
     def agree(self, error: UserError | None) -> None:
         """Collective. Raise the first rank's error on all ranks, or on none."""
+        # Each rank's error as text; the first one is raised on all ranks.
         met = self._world.allgather((str(error), error.exit_code) if error else None)
         for rank, (message, exit_code) in ((r, m) for r, m in enumerate(met) if m):
             if rank == self.rank:  # with its own class and cause
@@ -161,11 +162,14 @@ class Comm:
 
     def scatter_on_node(self, part_of: Callable[[int], np.ndarray] | None, out: np.ndarray) -> None:
         """Collective. The node's first rank sends `part_of(world rank)` into each rank's `out`."""
+        # The other ranks of the node receive.
         ranks = self._node.allgather(self.rank)
         if self.node_rank != 0:
             for chunk in _chunks(out):
                 self._node.Recv(chunk, source=0)
             return
+
+        # The first one sends each its part, and keeps its own.
         for node_rank, rank in enumerate(ranks[1:], start=1):
             for chunk in _chunks(np.ascontiguousarray(part_of(rank))):
                 self._node.Send(chunk, dest=node_rank)

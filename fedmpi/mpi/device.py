@@ -52,6 +52,8 @@ def missed_gpus(wanted: str, gpus: int) -> str:
 def choose_device(wanted: str, local_rank: int, threads: int = 1) -> torch.device:
     """The device of a rank, set as current. `wanted` is `run.device`, `threads` is `run.threads`."""
     device = torch.device(place(wanted, local_rank, visible_gpus()))
+
+    # GPU: deterministic kernels in full precision.
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
@@ -60,6 +62,8 @@ def choose_device(wanted: str, local_rank: int, threads: int = 1) -> torch.devic
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         torch.cuda.set_device(device)
         return device
+
+    # CPU: memory, tiny numbers and threads.
     _keep_freed_memory()
     torch.set_flush_denormal(True)  # gradients below 1e-38 would slow the kernels down many times over
     torch.set_num_threads(threads)  # one per rank and core is best; the number changes the bits

@@ -65,9 +65,12 @@ def core_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
 
 def table(places: Sequence[Place]) -> list[str]:
     """One line for each device of each host: which ranks compute there."""
+    # The ranks of each device.
     by_device: dict[tuple[str, str, str, str], list[Place]] = defaultdict(list)
     for place in places:
         by_device[place.host, place.device, place.name, place.gpu].append(place)
+
+    # A line for each; a long table is cut.
     width = max((len(host) for host, *_ in by_device), default=0)
     lines = []
     for (host, device, name, gpu), here in by_device.items():
@@ -91,6 +94,8 @@ def notes(places: Sequence[Place]) -> list[str]:
     by_host: dict[str, list[Place]] = defaultdict(list)
     for place in places:
         by_host[place.host].append(place)
+
+    # On each host: more threads than cores, or unused GPUs.
     for host, here in by_host.items():
         computing = sum(place.threads for place in here if place.device == "cpu")
         cores = _num_cores(here)
@@ -105,6 +110,8 @@ def notes(places: Sequence[Place]) -> list[str]:
                 f"{host}: {max(place.visible_gpus for place in here)} GPUs are visible, {len(used)} used: "
                 "each rank uses one GPU"
             )
+
+    # Over all hosts: mixed devices.
     kinds = sorted({"CPU" if place.device == "cpu" else place.name for place in places})
     if len(kinds) > 1:
         problems.append(

@@ -31,11 +31,15 @@ def session() -> Iterator[Comm]:
     mpi, is_ours = _start()
     world = mpi.COMM_WORLD
     code = None
+
+    # An error that all ranks share gives a status; any other does not return from _leave.
     try:
         yield _connect(mpi)
         sys.stdout.flush()
     except BaseException as error:
         code = _leave(world, error)
+
+    # Leave together.
     if is_ours:
         mpi.Finalize()
     if code is not None:
@@ -53,6 +57,8 @@ def attached() -> Iterator[Comm]:
     if is_ours:
         atexit.register(mpi.Finalize)
         _abort_if_one_rank_fails(mpi)
+
+    # An error on one rank alone must not leave the others waiting.
     world = mpi.COMM_WORLD
     try:
         yield _connect(mpi)
@@ -104,6 +110,7 @@ def _abort_if_one_rank_fails(mpi: Any) -> None:
 
 def _leave(world: Any, error: BaseException) -> int:
     """Report an exception; returns the exit status if all ranks agreed on it, otherwise aborts."""
+    # What to print and which status to return, by kind of error.
     code = getattr(error, "exit_code", 1)
     together = world.size == 1 or _is_agreed(error, world.size)
     if isinstance(error, SystemExit):
@@ -117,6 +124,8 @@ def _leave(world: Any, error: BaseException) -> int:
     elif not together or getattr(error, "rank", world.rank) == world.rank:
         print(f"fedmpi: error on rank {world.rank} of {world.size}: {error}", file=sys.stderr)
         traceback.print_exception(error, file=sys.stderr)
+
+    # Abort unless all ranks leave.
     sys.stdout.flush()
     sys.stderr.flush()
     if not together:

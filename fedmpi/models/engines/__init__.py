@@ -52,11 +52,14 @@ def choose_engine(wanted: str, model: FlatModel, *, on_cuda: bool, is_random: bo
     `is_random`: the model may draw random numbers while it trains, as dropout does; each client
     must then start from its own seed, which needs the loop.
     """
+    # The config's choice.
     is_dense = dense_layers(model.module) is not None
     if wanted == "loop":
         return Engine("loop", "as the config says")
     if wanted == "batched":
         return Engine("batched", "as the config says")
+
+    # "auto": what was measured to be faster.
     if is_dense:
         return Engine("batched", "dense layers: stacked matrix products without autograd")
     if is_random:

@@ -24,6 +24,8 @@ class Recorded:
             for _ in range(3):
                 step(self._inputs, self._labels)
         torch.cuda.current_stream().wait_stream(side)
+
+        # Record one step.
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             step(self._inputs, self._labels)

@@ -24,6 +24,8 @@ def dense_layers(module: nn.Module) -> list[nn.Linear] | None:
     """The layers of a Sequential (Flatten, Linear, ReLU, Linear, ...), or None for any other model."""
     if type(module) is not nn.Sequential:
         return None
+
+    # A leading Flatten, then Linear and ReLU in turn, with bias, all trained, none used twice.
     parts = list(module)
     if parts and type(parts[0]) is nn.Flatten and (parts[0].start_dim, parts[0].end_dim) == (1, -1):
         parts = parts[1:]
@@ -61,6 +63,7 @@ class Dense:
 
     def adder(self, target: Tensor) -> Callable[[Tensor, Tensor, float], None]:
         """Adds scale * gradient to `target`, for all rows at once."""
+        # Weights and biases of all clients, and where their gradients go.
         count = len(target)
         at = self._model.stacked_views(self._local_params[:count])
         weights, biases = at[::2], [bias.unsqueeze(2) for bias in at[1::2]]
@@ -103,6 +106,7 @@ class Dense:
         Samples are columns, which makes W the left factor: twice as fast as the other way round.
         Also returns a -1 for each sample's label.
         """
+        # Made once for each size.
         if (count, batch) not in self._kept:
             rows = [aligned_rows(count, batch * width, self._local_params) for width in self._widths]
             values = [
@@ -111,6 +115,8 @@ class Dense:
             ]
             minus_ones = self._local_params.new_full((count, 1, batch), -1.0)
             self._kept[count, batch] = values, [part.transpose(1, 2) for part in values], minus_ones
+
+        # Inputs that already have the right layout are used in place, others are copied.
         values, transposed, minus_ones = self._kept[count, batch]
         samples = inputs.reshape(transposed[0].shape)
         if samples.stride() == transposed[0].stride() and samples.data_ptr() % 64 == 0:

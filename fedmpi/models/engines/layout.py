@@ -26,6 +26,8 @@ def speed_up(model: FlatModel, shape: tuple[int, ...]) -> str:
     """Put a faster equivalent of the model's module in `model.forward`; returns what was done, in words."""
     if model.values.device.type != "cpu" or model.values.dtype != torch.float32 or len(shape) != 3:
         return ""
+
+    # Trace the model and change the graph.
     try:
         graph = fx.Tracer().trace(model.module)
     except Exception:  # control flow that depends on data, for example
@@ -33,6 +35,8 @@ def speed_up(model: FlatModel, shape: tuple[int, ...]) -> str:
     swapped, moved = _pool_before_relu(model.module, graph), _choose_layouts(model.module, graph)
     if not swapped + moved:
         return ""
+
+    # Use it only if it computes the same.
     graph.lint()
     faster = fx.GraphModule(model.module, graph)
     if not _are_equal(model, faster, shape):
@@ -60,9 +64,13 @@ def _pool_before_relu(module: nn.Module, graph: fx.Graph) -> int:
     for pool in list(graph.nodes):
         if not _is(module, pool, nn.MaxPool2d, _POOLS) or not isinstance(pool.args[0], fx.Node):
             continue
+
+        # Only a ReLU that feeds nothing else.
         relu = pool.args[0]
         if not _is(module, relu, nn.ReLU, _RELUS) or len(relu.users) > 1:
             continue
+
+        # Swap the two in the graph.
         pool.replace_all_uses_with(relu)
         pool.replace_input_with(relu, relu.args[0])
         relu.replace_input_with(relu.args[0], pool)
@@ -77,11 +85,15 @@ def _choose_layouts(module: nn.Module, graph: fx.Graph) -> int:
     for node in list(graph.nodes):
         if not _is(module, node, nn.Conv2d, ()):
             continue
+
+        # Convert its input.
         conv = module.get_submodule(node.target)
         few = conv.in_channels < _FEW_CHANNELS
         with graph.inserting_before(node):
             image = graph.call_function(to_channels_last if few else to_plain, (node.args[0],))
         node.args = (image, *node.args[1:])
+
+        # Pooling after it wants channels last.
         if not few:
             users = list(node.users)
             with graph.inserting_after(node):
@@ -109,6 +121,7 @@ def _are_equal(model: FlatModel, faster: nn.Module, shape: tuple[int, ...]) -> b
 
 def _agree(model: FlatModel, faster: nn.Module, shape: tuple[int, ...], training: bool) -> bool:
     """Outputs and gradients agree on random images to 1e-4 of their size, with the same random numbers."""
+    # Outputs and gradients of both, from the same seed.
     images = torch.randn((4, *shape), generator=torch.Generator().manual_seed(1))
     labels = torch.zeros(4, dtype=torch.int64)
     answers = []
@@ -123,6 +136,7 @@ def _agree(model: FlatModel, faster: nn.Module, shape: tuple[int, ...], training
             except Exception:
                 return False
             answers.append([outputs, *gradient])
+
     return all(
         a.shape == b.shape and bool((a - b).norm() <= 1e-4 * a.norm())
         for a, b in zip(*answers, strict=True)

@@ -32,6 +32,7 @@ class Vectorised:
 
     def adder(self, target: Tensor) -> Callable[[Tensor, Tensor, float], None]:
         """Adds scale * gradient to `target`, for all rows at once."""
+        # The parameters of a whole group, and the targets of the clients in it.
         names, trained = self._model.names, self._model.trainable
         parameters = dict(zip(names, self._model.stacked_views(self._local_params), strict=True))
         views = self._model.stacked_views(target)
