@@ -85,10 +85,13 @@ def go_on(comm: Comm, plan: ResumePlan, path: Path, stop: StopRequest | None = N
 
     _require_tensorboard(comm, plan.config)
     simulation, attributes = prepare(comm, plan.config, stop)
+
+    # The same data, model and participation as before; then its state.
     checkpoint, stored = plan.checkpoint, plan.stored
     comm.try_on_root(lambda: _check_digests(simulation, checkpoint, stored))
     if checkpoint:
         simulation.restore(checkpoint, lambda rank: read_part(path, checkpoint, rank))
+
     file = ResultFile.reopen(simulation, path, attributes, stored, checkpoint)
     return Prepared(simulation=simulation, attributes=attributes, file=file)
 
@@ -111,9 +114,13 @@ def fork(
 
     _require_tensorboard(comm, config)
     simulation, attributes = prepare(comm, config, stop)
+
+    # Only if data, model and participation are the same.
     checkpoint = plan.checkpoint
     if comm.on_root(lambda: simulation.digests() != checkpoint.digests):
         return None
+
+    # The other run's state under this run's id, with a fresh method.
     own = replace(checkpoint, run_id=attributes["run_id"], method=dict(simulation.state.extras), parts=0)
     simulation.restore(own, lambda rank: {})
     file = ResultFile.fork(simulation, path, attributes, source, own)
@@ -124,6 +131,7 @@ def plan_resume(
     path: Path, overrides: Sequence[str], *, trust: bool = False, given_by: str = "--set"
 ) -> ResumePlan:
     """Rank 0: the config to continue with, the checkpoint to start from, the file's attributes, notes."""
+    # Only settings that leave the results alone may change.
     stored = read_attributes(path)
     for override in overrides:
         key = override.partition("=")[0].strip()
@@ -132,10 +140,14 @@ def plan_resume(
                 f"{given_by} {override}: cannot change in a resumed run, the results would mix two "
                 f"experiments; start a new run, or change one of {', '.join(may_change())}"
             )
+
+    # Code that the file names is run only if the user wrote the file, or trusts it.
     config = validate.parse(stored["config"], f"{path} (its config)", overrides, given_by)
     if not trust:
         require_own(config, stored, path)
         require_same_objects(config, stored, path)
+
+    # Without a checkpoint the run starts again.
     checkpoint, notes = newest_checkpoint(path, stored["run_id"])
     if checkpoint is None and stored["status"] != DIVERGED:
         notes.append(f"{path} has no usable checkpoint: starting again from round 0")

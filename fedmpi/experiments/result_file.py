@@ -52,8 +52,11 @@ class ResultFile(Output):
         """Collective. A new file, with everything known before the first round."""
 
         def make() -> ResultFile:
+            # Nothing of an overwritten run may stay.
             remove_checkpoints(path)
             remove_events(path)
+
+            # The file, and its table of clients.
             described = _described(simulation, attributes)
             parameters, x = simulation.model.describe(), simulation.state.global_params
             writer = RunWriter.create(path, described, parameters, x)
@@ -79,6 +82,7 @@ class ResultFile(Output):
         run_id = stored["run_id"]
 
         def make() -> ResultFile:
+            # New provenance, under the old identity and with one more leg.
             rows = checkpoint.rows if checkpoint else {"clients": simulation.data.partition.num_clients}
             leg = json.loads(attributes["legs"])[0] | {"round": simulation.completed}
             changed = attributes | {
@@ -87,6 +91,7 @@ class ResultFile(Output):
                 "legs": json.dumps([*json.loads(stored["legs"]), leg]),
                 "signature": signature(simulation.config, run_id),
             }
+
             if not simulation.config.run.tensorboard:
                 remove_events(path)  # they may show rounds that are cut back
             return cls(simulation, path, run_id, RunWriter.reopen(path, rows, changed))
@@ -105,6 +110,7 @@ class ResultFile(Output):
         """Collective. A new run that begins with the rows of another one up to its checkpoint."""
 
         def make() -> ResultFile:
+            # A copy of the other file, cut back, with attributes of its own.
             (leg,) = json.loads(attributes["legs"])
             legs = json.dumps([leg | {"round": checkpoint.completed}])
             write_whole(path, source.read_bytes())
@@ -128,16 +134,20 @@ class ResultFile(Output):
             return
         if values.keys() != set(_COLUMNS[table]):
             raise TypeError(f"/{table} has the columns {_COLUMNS[table]}, got {list(values)}")
+
         self._writer.add(table, *(values[name] for name in _COLUMNS[table]))
         if self._events:
             self._events.add(table, **values)
 
     def after_round(self, simulation: Simulation, *, checkpoint: bool) -> None:
         """Collective. Store x_t and write results or a checkpoint, whatever is due."""
+        # All ranks, before the checkpoint that names the parts.
         if checkpoint:
             self._write_part(simulation)
         if not self._writer:
             return
+
+        # Rank 0 only.
         x = simulation.state.global_params
         if is_due(simulation.completed, self._config.record_params_every):
             self._writer.add_snapshot(simulation.completed, x)
@@ -153,6 +163,8 @@ class ResultFile(Output):
             self._write_part(simulation)
         if not self._writer:
             return
+
+        # The status tells readers that the run is over.
         attributes = {"status": outcome.status, "phases": json.dumps(outcome.phases)}
         with self._clock(OUTPUT):
             if outcome.status == DIVERGED:  # there is nothing to continue from

@@ -60,12 +60,15 @@ class Checkpoint:
 
 def write_checkpoint(run_path: Path, checkpoint: Checkpoint) -> Path:
     """Store a checkpoint beside a result file and remove all but the two newest."""
+    # A header as JSON, the arrays as datasets.
     path = run_path.with_name(f"{run_path.name}.checkpoint-{checkpoint.completed}")
     header, arrays = json.dumps(checkpoint._header(), sort_keys=True), checkpoint._arrays()
     with replacing(path) as file:
         file.attrs.update(format=FORMAT, format_version=FORMAT_VERSION, header=header)
         for name, array in arrays.items():
             file.create_dataset(name, data=array)
+
+    # Older ones go only after the new one is complete.
     for old in find_checkpoints(run_path)[_KEPT:]:
         _remove(old)
     return path
@@ -87,6 +90,8 @@ def read_part(run_path: Path, checkpoint: Checkpoint, rank: int) -> dict[str, np
     data = read_sealed(path)
     if data is None:
         raise UserError(f"{path}: not a part of a checkpoint, or truncated")
+
+    # It must belong to the same run as the checkpoint.
     with h5py.File.in_memory(data) as file:
         if file.attrs.get("format") != _PART_FORMAT or file.attrs.get("run_id") != checkpoint.run_id:
             raise UserError(f"{path}: not a part of this run's checkpoint")
@@ -126,7 +131,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
     data = read_sealed(path)
     if data is None:
         raise UserError(f"{path}: not a checkpoint, or truncated")
+
     try:
+        # Header and arrays, if the format is known.
         with h5py.File.in_memory(data) as file:
             kind, version = file.attrs.get("format"), file.attrs.get("format_version")
             if kind != FORMAT or int(version) > FORMAT_VERSION:
@@ -136,6 +143,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
                 )
             header = str(file.attrs["header"])
             arrays = {name: file[name][()] for name in _dataset_names(file)}
+
+        # Arrays of a group become a dict, all others fields of the checkpoint.
         groups = {
             group: {
                 name.removeprefix(f"{group}/"): array
@@ -162,6 +171,7 @@ def newest_checkpoint(run_path: Path, run_id: str) -> tuple[Checkpoint | None, l
     """The newest good checkpoint of a run, None without one; and a note on each that was skipped."""
     notes = []
     for path in find_checkpoints(run_path):
+        # Readable with all its parts?
         try:
             checkpoint = read_checkpoint(path)
             for rank in range(checkpoint.parts):
@@ -169,6 +179,8 @@ def newest_checkpoint(run_path: Path, run_id: str) -> tuple[Checkpoint | None, l
         except UserError as error:
             notes.append(f"{error}; going back to an older one")
             continue
+
+        # And of this run?
         if checkpoint.run_id == run_id:
             return checkpoint, notes
         notes.append(f"checkpoint {path} belongs to another run; skipped")

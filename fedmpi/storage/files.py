@@ -42,11 +42,14 @@ def replacing(path: Path, *, copy: bool = False) -> Iterator[h5py.File]:
         image = path.read_bytes() if copy else None
     except OSError as error:
         raise OutputError.from_os(error, path) from None
+
     # v110: attributes above 64 kB (long configs) need it.
     with h5py.File.in_memory(image, libver=("v110", "v110")) as file:
         yield file
         file.flush()
         data = file.id.get_file_image()
+
+    # Not reached after an error: the old file stays.
     write_whole(path, data + _seal(data))
 
 
@@ -60,6 +63,8 @@ def read_sealed(path: Path) -> bytes | None:
         sealed = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+
+    # The seal is at the end of the file.
     data, seal = sealed[:-_SEAL_SIZE], sealed[-_SEAL_SIZE:]
     if not seal.startswith(_MAGIC):
         return None
@@ -75,6 +80,8 @@ def check_harmless(path: Path) -> None:
     """
     if read_sealed(path) is not None or not h5py.is_hdf5(path):
         return  # a file that is not HDF5 at all is refused when it is opened
+
+    # A child process reads everything: only it may crash or hang.
     try:
         code = subprocess.run(
             [sys.executable, "-c", _TRIAL, str(path)], capture_output=True, timeout=_TRIAL_SECONDS

@@ -54,6 +54,8 @@ class Run:
         """The model's parameters by name, as arrays of their shapes."""
         if self.global_params is None:
             raise UserError(f"run file {self.path}: holds no model")
+
+        # Cut the flat vector by the shapes stored with it.
         result, start = {}, 0
         for name, shape in json.loads(self.attributes["parameters"]):
             size = int(np.prod(shape))
@@ -74,8 +76,11 @@ def load_run(path: str | Path) -> Run:
 def _read(path: Path, file: h5py.File) -> Run:
     import pandas
 
+    # Tables; optional ones only where they were recorded.
     present = [*TABLES, *(name for name in OPTIONAL_TABLES if name in file)]
     tables = {name: pandas.DataFrame(read_table(file, name)) for name in present}
+
+    # The latest model and its snapshots, where they were written.
     attributes = dict(file.attrs)
     global_params = params = None
     if "model" in file:
@@ -83,6 +88,7 @@ def _read(path: Path, file: h5py.File) -> Run:
         global_params = file["model/global_params"][()]
     if "params" in file:
         params = file["params/round"][()], file["params/global_params"][()]
+
     config = tomllib.loads(attributes["config"])
     return Run(
         path, attributes["status"], config, attributes, tables["eval"], tables["train"],
@@ -132,6 +138,7 @@ def peek(path: str | Path) -> dict[str, Any] | None:
 
 def open_run(path: str | Path) -> h5py.File:
     """A run file, checked to be one this version can read."""
+    # Open it, after a check that HDF5 can.
     path = Path(path)
     try:
         if path.is_dir():
@@ -145,6 +152,8 @@ def open_run(path: str | Path) -> h5py.File:
         raise
     except Exception as error:
         raise UserError(f"run file {path}: not a readable HDF5 file ({_reason(path, error)})") from None
+
+    # A run file of this version or an older one.
     is_ours = isinstance(kind, str) and kind == FORMAT and isinstance(version, np.integer)
     if not is_ours or version > FORMAT_VERSION:
         file.close()

@@ -54,6 +54,7 @@ class RunWriter:
         """An existing file, cut back to the rows that a checkpoint names."""
         writer = cls(path)
         with replacing(path, copy=True) as file:
+            # Drop rows that were written after the checkpoint.
             for name in [*TABLES, *OPTIONAL_TABLES, "params"]:
                 for column in file.get(name, {}).values():
                     if column.maxshape[0] is None:  # not the bare dimension of /params
@@ -79,6 +80,7 @@ class RunWriter:
         """Write all rows, the model and changed attributes to disk."""
         begin = time.monotonic()
         with replacing(self.path, copy=True) as file:
+            # New rows; an optional table is created with its first row.
             for name, columns in TABLES.items():
                 _append(file[name], columns, self._rows[name])
             for name, columns in OPTIONAL_TABLES.items():
@@ -86,15 +88,20 @@ class RunWriter:
                     if name not in file:
                         _create_table(file.create_group(name), columns)
                     _append(file[name], columns, self._rows[name])
+
+            # Snapshots, the latest model, attributes.
             self._write_snapshots(file)
             file["model/global_params"][...] = global_params
             file.attrs.update(attributes)
             rows = _count_rows(file)
         self.rows = rows
+
         # Rows are dropped only now, so that a failed flush can be tried again.
         for rows in self._rows.values():
             rows.clear()
         self._snapshots.clear()
+
+        # The next flush waits longer if this one took long.
         now = time.monotonic()
         self._next_flush = now + max(_FLUSH_SECONDS, (now - begin) / _FLUSH_SHARE)
 
@@ -103,6 +110,8 @@ class RunWriter:
             return
         rounds = np.array([t for t, _ in self._snapshots])
         values = np.stack([x for _, x in self._snapshots])
+
+        # The group is created with the first snapshot.
         if "params" not in file:
             group = file.create_group("params")
             _create_table(group, (Column("round", "i8", "rounds", "completed rounds: t is x_t"),))
@@ -113,12 +122,14 @@ class RunWriter:
             )  # fmt: skip
             _describe(data, "1", "x_t, float64")
             _attach(data, group, "round", "parameter")
+
         _extend(file["params/round"], rounds)
         _extend(file["params/global_params"], values)
 
 
 def check_target(path: Path, *, force: bool) -> None:
     """Refuse early to overwrite results or a foreign file, or to write where that is not possible."""
+    # Try to write next to the target.
     trial = path.with_name(f".{path.name}.partial")
     try:
         exists = path.exists()
@@ -130,6 +141,8 @@ def check_target(path: Path, *, force: bool) -> None:
         raise UserError(f"--out {path}: cannot write there ({reason}); choose another name") from None
     if not exists:
         return
+
+    # Only --force overwrites a run, and nothing overwrites another file.
     run = peek(path)
     if run is None:
         raise UserError(f"--out {path}: exists and is not a fedmpi run file; choose another name")
@@ -164,12 +177,15 @@ def _attach(data: h5py.Dataset, group: h5py.Group, *scales: str) -> None:
 
 def _create_table(group: h5py.Group, columns: tuple[Column, ...]) -> None:
     """Empty, growing, compressed columns along a dimension scale."""
+    # The columns.
     for column in columns:
         data = group.create_dataset(
             column.name, (0,), column.dtype, maxshape=(None,), chunks=(8192,),
             compression="gzip", compression_opts=4, shuffle=True,
         )  # fmt: skip
         _describe(data, column.units, column.description)
+
+    # The first one is the dimension of the others.
     group[columns[0].name].make_scale(columns[0].name)
     for column in columns[1:]:
         _attach(group[column.name], group, columns[0].name)

@@ -65,11 +65,14 @@ class Watcher(Listener):
 def work(job: Job, group: Comm, redraw: Callable[[], None] | None) -> bool:
     """Collective in the group. Do runs until none is left; returns whether it had to stop early."""
     while True:
+        # The root claims a run and tells its group which.
         claimed = group.try_on_root(lambda: _next(job, redraw))
         held = [claim for claim in (claimed[1], claimed[3]) if claim] if claimed else []
         index = group.on_root(lambda claimed=claimed: claimed[0] if claimed else None)
         if index is None:
             return bool(group.on_root(lambda: job.stop.code))
+
+        # Do it; claims are released whatever happens.
         point = next(p for p in job.points if p.index == index)
         warmup = group.on_root(lambda claimed=claimed: claimed[2])
         try:
@@ -101,6 +104,8 @@ def _look(job: Job) -> tuple[tuple[int, Claim, str, Claim | None] | None, bool]:
     for point in job.points:
         if job.store.is_final(point, job.store.outcome(point.name), job.began):
             continue
+
+        # Does it need a warm-up, and is another group doing that?
         warmup = job.warmups.get(point.index, "")
         if job.store.run_path(point.name).exists():
             warmup = ""  # begun before, continues from its own checkpoint
@@ -108,6 +113,8 @@ def _look(job: Job) -> tuple[tuple[int, Claim, str, Claim | None] | None, bool]:
         if is_new and is_held(notes, warmup):
             is_waiting = True
             continue
+
+        # Claim the run, and its warm-up if that is new.
         claim = take(notes, point.name)
         if claim is None:
             continue
@@ -133,11 +140,13 @@ def _do(job: Job, group: Comm, point: Point, warmup: str, redraw: Callable[[], N
         outcome = outcome_of(path, point, status, message) if group.is_root else None
         if status == STOPPED and not path.exists():  # in the warm-up
             return
+    # The user's mistake: recorded, and the sweep continues.
     except UserError as error:
         outcome = _failure(point, str(error))
         if group.size > 1 and not error.agreed:
             job.store.note(point.name, outcome)
             raise
+    # Anything else: recorded with its traceback.
     except Exception as error:
         agreed = getattr(error, "agreed", False)  # one rank's error, raised by all of the group
         rank = error.rank if agreed else group.rank
@@ -158,19 +167,25 @@ def _failure(point: Point, message: str) -> Outcome:
 
 def run_point(job: Job, group: Comm, point: Point, warmup: str, watcher: Listener) -> tuple[str, str]:
     """Collective in the group. The run's status after all rounds that are left; and how it diverged."""
+    # The shared warm-up first, if nobody has done it.
     path, stop, notes = job.store.run_path(point.name), job.stop, job.store.notes
     if warmup and not group.on_root(lambda: is_ready(notes, warmup)):
         do_warmup(group, notes, warmup, point.config, stop, watcher)
         if group.on_root(lambda: stop.code):
             return STOPPED, ""
+
     with contextlib.ExitStack() as held:
         group.try_on_root(lambda: held.enter_context(writer_lock(path)))
+
+        # Continue a run that was begun.
         if group.on_root(path.exists):
             overrides = group.on_root(lambda: _changes(path, point))
             plan = group.on_root(lambda: plan_resume(path, overrides))
             if plan.is_over:
                 return plan.stored["status"], ""
             prepared = go_on(group, plan, path, stop)
+
+        # Begin it, from the warm-up's checkpoint where that can be used.
         else:
             group.try_on_root(lambda: check_target(path, force=False))
             plan = group.on_root(lambda: plan_fork(notes, warmup, point.config) if warmup else None)
@@ -178,6 +193,7 @@ def run_point(job: Job, group: Comm, point: Point, warmup: str, watcher: Listene
             if plan:
                 prepared = fork(group, plan, notes / f"{warmup}.h5", point.config, path, stop)
             prepared = prepared or start(group, point.config, path, stop)
+
         outcome = prepared.simulation.run(prepared.file, watcher)
     return outcome.status, outcome.divergence.sentence if outcome.divergence else ""
 
