@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedmpi.cli.plot import plot
 from fedmpi.errors import UserError
 from fedmpi.results.groups import group_runs
-from fedmpi.results.plots import plot
 from fedmpi.results.plots.curves import moving_average, moving_spread
 from fedmpi.results.plots.picture import PRESETS
 from fedmpi.storage.files import replacing
@@ -82,7 +82,7 @@ def test_plotting_needs_no_torch(tmp_path):
     """`fedmpi plot` loads neither torch nor mpi4py."""
     run = finished_run(tmp_path / "run.h5")
     code = (
-        "import sys; from fedmpi.results.plots import plot; plot([sys.argv[1]], sys.argv[2]); "
+        "import sys; from fedmpi.cli.plot import plot; plot([sys.argv[1]], sys.argv[2]); "
         "print([name for name in ('torch', 'mpi4py') if name in sys.modules])"
     )
     result = subprocess.run(

@@ -10,9 +10,10 @@ import time
 
 import pytest
 
+from fedmpi.cli.sweep import best
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.experiments.sweep import claims
-from fedmpi.experiments.sweep.best import best, collect
+from fedmpi.experiments.sweep.best import collect
 from fedmpi.experiments.sweep.points import experiment, load_sweep
 from fedmpi.experiments.sweep.store import Outcome, Store, outcome_of
 from tests.conftest import SMALL

@@ -2,8 +2,8 @@
 
 style.py: colours, axes, files. curves.py: curves with bands over seeds, and comparisons of a config value.
 regularized.py: independent or regularized participation. presets.py: participation, timing, trajectories.
-command.py: `fedmpi plot`. trajectory.py: `fedmpi plot --trajectory`, all panels of the appendix.
-survey.py and advice.py: pictures of participation and theory, for `check` and `advise`.
+picture.py: runs into a file. trajectory.py: ways through the plane, all panels of the appendix.
+participation_figure.py, advice_figure.py: pictures of participation and theory, for `check` and `advise`.
 Invariant: neither torch nor MPI is needed, and matplotlib is loaded when something is drawn.
 """
 
