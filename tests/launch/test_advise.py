@@ -14,7 +14,7 @@ import pytest
 import fedmpi
 from fedmpi import theory
 from fedmpi.config import validate
-from tests.conftest import ROOT, SMALL
+from tests.support.configs import ROOT, SMALL
 
 APPENDIX = ROOT / "configs" / "appendix-example.toml"
 AMPLIFY = ("--set", "algorithm.amplification=2", "--set", "algorithm.amplify_every=2")

@@ -11,7 +11,7 @@ import pytest
 
 import fedmpi
 from fedmpi.data.sources import SYSTEM_FASHION_MNIST
-from tests.conftest import ROOT
+from tests.support.configs import ROOT
 
 needs_fashion_mnist = pytest.mark.skipif(
     not SYSTEM_FASHION_MNIST.exists(), reason="Debian's dataset-fashion-mnist is not installed"

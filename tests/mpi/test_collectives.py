@@ -19,7 +19,8 @@ from fedmpi.simulation.clock import Stopwatch
 from fedmpi.simulation.evaluate import evaluate
 from fedmpi.simulation.lending import Loans
 from fedmpi.simulation.loop import Simulation
-from tests.conftest import SMALL, minibatches
+from tests.support.configs import SMALL
+from tests.support.simulations import minibatches
 
 pytestmark = pytest.mark.mpi
 CPU = torch.device("cpu")

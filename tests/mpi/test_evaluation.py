@@ -12,7 +12,7 @@ from fedmpi.experiments.run import start
 from fedmpi.mpi import Comm
 from fedmpi.simulation import evaluate as evaluation
 from fedmpi.storage.reader import Run, load_run
-from tests.conftest import SMALL
+from tests.support.configs import SMALL
 
 pytestmark = pytest.mark.mpi
 

@@ -19,8 +19,7 @@ import fedmpi
 from fedmpi.experiments.job_script import Request, job_script
 from fedmpi.results.compare import first_difference
 from fedmpi.storage.reader import peek
-from tests.conftest import ROOT
-from tests.launch.test_sweep import SLOW, SWEEP
+from tests.support.configs import ROOT, SLOW, SWEEP
 
 HERE = Path(__file__).parent
 can_run = os.geteuid() == 0 and (shutil.which("slurmctld") or shutil.which("apt-get"))

@@ -13,7 +13,7 @@ import pytest
 import fedmpi
 from fedmpi.__main__ import main
 from fedmpi.errors import UserError
-from tests.unit.run_files import create_run, finished_run
+from tests.support.run_files import create_run, finished_run
 
 
 def _missing(path) -> None:

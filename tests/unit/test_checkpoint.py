@@ -27,7 +27,7 @@ from fedmpi.storage.checkpoint import (
     write_checkpoint,
 )
 from fedmpi.storage.files import replacing
-from tests.conftest import SMALL
+from tests.support.configs import SMALL
 
 CHECKPOINT = Checkpoint(
     run_id="0123456789abcdef",

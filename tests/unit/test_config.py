@@ -16,7 +16,7 @@ from fedmpi.config import validate
 from fedmpi.config.rules import unused_keys
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.experiments.sweep.points import experiment, load_sweep
-from tests.conftest import ROOT
+from tests.support.configs import ROOT
 
 # Line numbers matter: the tables below name them.
 BASE = """\

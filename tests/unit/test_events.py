@@ -12,7 +12,7 @@ import fedmpi
 from fedmpi.errors import OutputError
 from fedmpi.experiments.tensorboard import EventFiles, events_folder
 from fedmpi.results.compare import first_difference
-from tests.unit.run_files import INITIAL, add_rounds, create_run, finished_run
+from tests.support.run_files import INITIAL, add_rounds, create_run, finished_run
 
 METRICS = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
 

@@ -12,7 +12,7 @@ import pytest
 from fedmpi.config import Config, validate
 from fedmpi.methods import METHODS, ServerState, make_method
 from fedmpi.methods.fedavg import GeneralizedFedAvg
-from tests.conftest import ROOT, SMALL
+from tests.support.configs import ROOT, SMALL
 
 
 def config_with(eta: float = 1.0, interval: int = 1, warmup: int = 0) -> Config:

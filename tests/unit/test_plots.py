@@ -17,7 +17,7 @@ from fedmpi.results.plots.picture import PRESETS
 from fedmpi.storage.files import replacing
 from fedmpi.storage.reader import load_run
 from fedmpi.storage.writer import RunWriter
-from tests.unit.run_files import add_rounds, always_run, attributes, create_run, finished_run
+from tests.support.run_files import add_rounds, always_run, attributes, create_run, finished_run
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from fedmpi.__main__ import main
 from fedmpi.experiments.job_script import Request, job_script, minutes, warnings
-from tests.conftest import ROOT
+from tests.support.configs import ROOT
 
 REQUEST = Request("configs/my config.toml", "out dir/r.h5", "4:00:00", nodes=2, ranks_per_node=4)
 FASHION, SWEEP = "configs/fashion-amplified.toml", "configs/fashion-sweep.toml"

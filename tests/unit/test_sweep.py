@@ -15,8 +15,8 @@ from fedmpi.experiments.sweep import claims
 from fedmpi.experiments.sweep.best import best, collect
 from fedmpi.experiments.sweep.points import experiment, load_sweep
 from fedmpi.experiments.sweep.store import Outcome, Store, outcome_of
-from tests.conftest import SMALL
-from tests.unit.run_files import finished_run
+from tests.support.configs import SMALL
+from tests.support.run_files import finished_run
 
 
 @pytest.fixture
