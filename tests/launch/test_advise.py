@@ -14,6 +14,7 @@ import pytest
 import fedmpi
 from fedmpi import theory
 from fedmpi.config import validate
+from tests.support.commands import under_mpirun
 from tests.support.configs import ROOT, SMALL
 
 APPENDIX = ROOT / "configs" / "appendix-example.toml"
@@ -74,19 +75,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """whole.h5, a small run on two ranks that records everything, with its config."""
     path = tmp_path_factory.mktemp("recorded")
     (path / "small.toml").write_text(SMALL)
-    command = [
-        "mpirun",
-        "-n",
-        "2",
-        sys.executable,
-        "-m",
-        "fedmpi",
-        "run",
-        "small.toml",
-        "--out",
-        "whole.h5",
-    ]
-    subprocess.run([*command, *AMPLIFY, *RECORD], cwd=path, env=os.environ, timeout=120, check=True)
+    done = under_mpirun(path, 2, "run", "small.toml", "--out", "whole.h5", *AMPLIFY, *RECORD)
+    assert done.returncode == 0, done.stderr
     return path
 
 

@@ -15,6 +15,7 @@ import fedmpi
 from fedmpi.results.compare import first_difference
 from fedmpi.storage.checkpoint import find_checkpoints
 from fedmpi.storage.reader import peek
+from tests.support.commands import in_process
 from tests.support.configs import SMALL
 from tests.support.jobs import SECONDS, Job, wait_until
 
@@ -32,8 +33,8 @@ def undisturbed(tmp_path_factory) -> fedmpi.Run:
     """The same run on one rank, in one go."""
     folder = tmp_path_factory.mktemp("undisturbed")
     (folder / "c.toml").write_text(TEXT)
-    status, output = Job(folder, 1, "run", "c.toml", "--out", "r.h5").end()
-    assert status == 0, output
+    done = in_process(folder, "run", "c.toml", "--out", "r.h5")
+    assert done.returncode == 0, done.stderr
     return fedmpi.load_run(folder / "r.h5")
 
 

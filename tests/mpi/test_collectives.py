@@ -59,9 +59,10 @@ def test_ranks_that_disagree_on_participants_are_told(comm):
     clients = np.array([0, 1 + comm.rank])
     mine = np.flatnonzero(clients % comm.size == comm.rank)
     total = WeightedSum(comm, 2, torch.float32, CPU, on_device=False)
-    total.buffers(len(mine)).zero_()
-    if comm.size == 1:
-        total.reduce(clients, np.ones(2), mine, 0.0, (0, False), Stopwatch())
+    total.buffers(len(mine)).fill_(3)
+    if comm.size == 1:  # who is alone agrees
+        reduced = total.reduce(clients, np.ones(2), mine, 0.0, (0, False), Stopwatch())
+        assert reduced.sums["weighted_sum"].tolist() == [6, 6]
         return
     with pytest.raises(UserError, match="disagree on who takes part"):
         total.reduce(clients, np.ones(2), mine, 0.0, (0, False), Stopwatch())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -882,13 +883,20 @@ def test_the_accepted_names_are_those_that_exist():
 
 
 def test_every_key_says_what_it_means():
-    """No config key is without a word of documentation."""
+    """Each config key has its own words, which are more than its name; errors show them."""
     from dataclasses import fields
 
     for section, kind in names.SECTIONS.items():
         assert kind.__doc__.startswith(f"[{section}] ")
-        for key in fields(kind):
-            assert len(key.metadata["doc"]) > 3, f"{section}.{key.name}"
+        keys = fields(kind)
+        for key in keys:
+            meaning = key.metadata["doc"]
+            assert len(re.findall("[a-zA-Z]{2,}", meaning)) >= 1, f"{section}.{key.name}"
+            assert meaning.replace(" ", "_") != key.name
+            assert [k.name for k in keys if k.metadata["doc"] == meaning] == [key.name]
+    (problem,) = problems_of(edit(BASE, ("local_steps = 2", "")))
+    doc = {key.name: key.metadata["doc"] for key in fields(names.SECTIONS["algorithm"])}["local_steps"]
+    assert f"algorithm.local_steps: missing; {doc}; expected" in problem
 
 
 # --- The command line ---------------------------------------------------------------------------------

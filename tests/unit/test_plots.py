@@ -288,13 +288,31 @@ def test_many_groups_take_nothing_from_the_panels(tmp_path, figures):
     assert [tick.get_text() for tick in figure.axes[-1].get_xticklabels()] == ["0.001", "0.01", "0.1"]
 
 
-@pytest.mark.parametrize("preset", ["methods", "rates", "amplification"])
-def test_presets_draw(tmp_path, figures, preset):
-    """Each comparison makes a figure of two runs."""
-    for rate in (0.1, 0.2):
-        finished_run(tmp_path / f"{rate}.h5", f"algorithm.local_lr={rate}")
+@pytest.mark.parametrize(
+    ("preset", "key", "small", "large", "labels"),
+    [
+        ("methods", "algorithm.name", "fedavg", "mifa", ["fedavg", "mifa"]),
+        ("rates", "algorithm.local_lr", 0.2, 0.1, [r"$\gamma$ = 0.1", r"$\gamma$ = 0.2"]),
+        ("amplification", "algorithm.amplification", 10, 2, [r"$\eta$ = 2", r"$\eta$ = 10"]),
+    ],
+)
+def test_presets_draw(tmp_path, figures, preset, key, small, large, labels):
+    """Each comparison names its runs by the key it compares, in order, each with its own curve."""
+    final = {small: 0.5, large: 1.0}
+    for value, loss in final.items():
+        finished_run(
+            tmp_path / f"{value}.h5", f"{key}={value}", "algorithm.amplify_every=2", losses=(2, 1.5, loss)
+        )
     assert plot([str(tmp_path)], str(tmp_path / "figure.png"), preset) == 0
-    assert len(figures[0].axes) >= 3
+    (figure,) = figures
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == labels
+    titles = ["Training loss (nats per sample)", "Training accuracy (%)", "Test accuracy (%)"]
+    assert [axis.get_title() for axis in figure.axes] == titles
+    lines = {line.get_label(): line.get_ydata() for line in figure.axes[0].get_lines()}
+    assert sorted(lines) == sorted(labels)
+    for value, loss in final.items():
+        (label,) = [label for label in labels if label.split()[-1] == str(value)]
+        assert list(lines[label]) == [2, 1.5, loss]
 
 
 def test_regularized_against_independent(tmp_path, figures):

@@ -568,12 +568,12 @@ DAMAGE = {
     "foreign HDF5": (_foreign, "format None.*accepted is 'fedmpi-run'"),
     "prepared data": (_edit(lambda f: f.attrs.update(format="fedmpi-data")), "format 'fedmpi-data'"),
     "newer": (_edit(lambda f: f.attrs.update(format_version=2)), "version 2.*up to version 1"),
-    "version as text": (_edit(lambda f: f.attrs.update(format_version="one")), "version"),
-    "missing table": (_edit(lambda f: f.pop("eval")), "eval"),
-    "missing column": (_edit(lambda f: f["train"].pop("wall_time_s")), "wall_time_s"),
-    "missing config": (_edit(lambda f: f.attrs.pop("config")), "config"),
-    "broken config": (_edit(lambda f: f.attrs.update(config="[run")), "."),
-    "flipped byte": (_flip_stored_byte, "."),
+    "version as text": (_edit(lambda f: f.attrs.update(format_version="one")), "version one; accepted"),
+    "missing table": (_edit(lambda f: f.pop("eval")), "not complete .*'eval'"),
+    "missing column": (_edit(lambda f: f["train"].pop("wall_time_s")), "not complete .*'wall_time_s'"),
+    "missing config": (_edit(lambda f: f.attrs.pop("config")), r"not complete \('config'\)"),
+    "broken config": (_edit(lambda f: f.attrs.update(config="[run")), r"not complete \(Expected '\]'"),
+    "flipped byte": (_flip_stored_byte, "do not match its checksum"),
 }
 
 
