@@ -289,20 +289,19 @@ def test_many_groups_take_nothing_from_the_panels(tmp_path, figures):
 
 
 @pytest.mark.parametrize(
-    ("preset", "key", "small", "large", "labels"),
+    ("preset", "key", "first", "second", "labels"),
     [
-        ("methods", "algorithm.name", "fedavg", "mifa", ["fedavg", "mifa"]),
+        ("methods", "algorithm.name", "mifa", "fedavg", ["mifa", "fedavg"]),
         ("rates", "algorithm.local_lr", 0.2, 0.1, [r"$\gamma$ = 0.1", r"$\gamma$ = 0.2"]),
         ("amplification", "algorithm.amplification", 10, 2, [r"$\eta$ = 2", r"$\eta$ = 10"]),
     ],
 )
-def test_presets_draw(tmp_path, figures, preset, key, small, large, labels):
-    """Each comparison names its runs by the key it compares, in order, each with its own curve."""
-    final = {small: 0.5, large: 1.0}
-    for value, loss in final.items():
-        finished_run(
-            tmp_path / f"{value}.h5", f"{key}={value}", "algorithm.amplify_every=2", losses=(2, 1.5, loss)
-        )
+def test_presets_draw(tmp_path, figures, preset, key, first, second, labels):
+    """Runs that differ in batch size too are named by the compared key alone, numbers in their order."""
+    final = {first: 0.5, second: 1.0}
+    for batch, (value, loss) in enumerate(final.items(), start=4):
+        settings = f"{key}={value}", "algorithm.amplify_every=2", f"algorithm.batch_size={batch}"
+        finished_run(tmp_path / f"{batch}.h5", *settings, losses=(2, 1.5, loss))
     assert plot([str(tmp_path)], str(tmp_path / "figure.png"), preset) == 0
     (figure,) = figures
     assert [text.get_text() for text in figure.legends[0].get_texts()] == labels
