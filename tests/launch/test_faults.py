@@ -18,7 +18,7 @@ import fedmpi
 from fedmpi.results.compare import first_difference
 from fedmpi.storage.lock import writer_lock
 from fedmpi.storage.reader import peek
-from tests.support.jobs import SECONDS, seconds_since_the_fault, wait_until
+from tests.support.jobs import SECONDS, assert_all_ended, wait_until
 
 FAULTY = ("--set", "model.name=tests.support.user_code:faulty_model", "--set", "run.num_rounds=50",
           "--set", "participation.clients_per_round=7")  # fmt: skip
@@ -31,7 +31,7 @@ def test_an_exception_on_any_rank_ends_the_job(mpirun, small_config, tmp_path, r
         3, "run", small_config, "--out", "r.h5", *FAULTY,
         FEDMPI_TEST_RANK=str(rank), FEDMPI_TEST_FAULT="raise"
     )  # fmt: skip
-    assert seconds_since_the_fault(tmp_path) < SECONDS
+    assert_all_ended(tmp_path)
     assert done.returncode == 1
     assert f"error on rank {rank} of 3: round " in done.stderr
     assert "client " in done.stderr
@@ -46,7 +46,7 @@ def test_an_exception_in_a_group_of_ranks_ends_the_job(mpirun, small_config, tmp
         2, "verify", small_config, "--ranks", "1,2", *FAULTY,
         FEDMPI_TEST_RANK="0", FEDMPI_TEST_FAULT="raise"
     )  # fmt: skip
-    assert seconds_since_the_fault(tmp_path) < SECONDS
+    assert_all_ended(tmp_path)
     assert done.returncode == 1
     assert "error on rank 0 of 2: round 0, client" in done.stderr
 
@@ -56,7 +56,7 @@ def test_a_rank_that_vanishes(mpirun, fedmpi_cli, small_config, tmp_path):
     words = (*FAULTY, "--set", "run.num_rounds=8", "--set", "run.checkpoint_every=1")
     faults = {"FEDMPI_TEST_RANK": "1", "FEDMPI_TEST_FAULT": "exit", "FEDMPI_TEST_CALLS": "24"}
     done = mpirun(2, "run", small_config, "--out", "r.h5", *words, **faults)
-    assert seconds_since_the_fault(tmp_path) < SECONDS
+    assert_all_ended(tmp_path)
     assert done.returncode != 0
     found = peek(tmp_path / "r.h5")
     assert found["status"] == "running"
@@ -74,7 +74,7 @@ def test_divergence_has_its_own_status(mpirun, small_config, tmp_path):
         2, "run", small_config, "--out", "r.h5", *FAULTY,
         FEDMPI_TEST_RANK="1", FEDMPI_TEST_FAULT="nan"
     )  # fmt: skip
-    assert seconds_since_the_fault(tmp_path) < SECONDS
+    assert_all_ended(tmp_path)
     assert done.returncode == 3, done.stderr
     assert "diverged in round 0: client 3 (rank 1)" in done.stdout
     with h5py.File(tmp_path / "r.h5") as file:
@@ -103,7 +103,7 @@ def test_a_model_that_fails_on_one_rank_only(mpirun, small_config, tmp_path):
         "--set", "model.name=tests.support.user_code:model_that_fails_on_one_rank",
         FEDMPI_TEST_RANK="2"
     )  # fmt: skip
-    assert seconds_since_the_fault(tmp_path) < SECONDS
+    assert_all_ended(tmp_path)
     assert done.returncode == 2
     assert done.stderr.count("weights.pt") == 1
     assert "Traceback" not in done.stderr
@@ -116,7 +116,7 @@ def test_an_availability_that_differs_by_rank_is_refused(mpirun, small_config, t
         "--set", "participation.availability=tests.support.user_code:differs_by_rank",
         FEDMPI_TEST_RANK="1"
     )  # fmt: skip
-    assert seconds_since_the_fault(tmp_path) < SECONDS
+    assert_all_ended(tmp_path)
     assert done.returncode == 2
     assert "disagree on who takes part" in done.stderr
 

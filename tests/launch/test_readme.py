@@ -16,8 +16,6 @@ import pytest
 from tests.support.commands import in_process
 from tests.support.configs import ROOT
 
-pytestmark = pytest.mark.xdist_group("readme")  # with --dist loadgroup: no example runs in two workers
-
 _TEXT = (ROOT / "README.md").read_text()
 _ELSEWHERE = ("bash jobs/", "git ", "cd ", "srun ", "sbatch ")  # run by other tests, or on a cluster
 

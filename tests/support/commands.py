@@ -114,5 +114,5 @@ def _forget_modules_in(folder: Path) -> None:
     """Modules of a user's folder are imported anew next time, as by a new process."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if file and Path(file).is_relative_to(folder):
+        if file and Path(file).is_relative_to(folder) and not Path(file).is_relative_to(ROOT):
             del sys.modules[name]

@@ -30,6 +30,27 @@ def seconds_since_the_fault(folder: Path) -> float:
     return time.time() - (folder / "fault").stat().st_mtime
 
 
+def processes_in(folder: Path) -> dict[int, bool]:
+    """Process ids of jobs that work in a folder, and whether each is a rank."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "cwd").readlink() == folder:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if words[0]:  # not a zombie
+                    found[int(entry.name)] = b"mpirun" not in words[0] and b"fedmpi" in words
+        except OSError:
+            continue
+    return found
+
+
+def assert_all_ended(folder: Path) -> None:
+    """Within seconds after the fault no process is left in a folder; mpirun may end before its ranks."""
+    left = SECONDS - seconds_since_the_fault(folder)
+    wait_until(lambda: not processes_in(folder), "the end of all ranks", left)
+    assert seconds_since_the_fault(folder) < SECONDS
+
+
 def has_rounds(path: Path, rounds: int) -> bool:
     """Whether a result file has at least so many rounds."""
     found = peek(path)
@@ -57,16 +78,7 @@ class Job:
 
     def processes(self) -> dict[int, bool]:
         """Process ids of the job, and whether each is a rank."""
-        found = {}
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and (entry / "cwd").readlink() == self.folder:
-                    words = (entry / "cmdline").read_bytes().split(b"\0")
-                    if words[0]:  # not a zombie
-                        found[int(entry.name)] = b"mpirun" not in words[0] and b"fedmpi" in words
-            except OSError:
-                continue
-        return found
+        return processes_in(self.folder)
 
     def ranks(self) -> list[int]:
         """Process ids of the ranks."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedmpi.__main__ import main
 from fedmpi.cli.bench import projection, table
 from fedmpi.experiments.bench.plain import PlainLoop, make_model
 from fedmpi.experiments.bench.sides import outside_mpi, step_flop
@@ -59,12 +58,11 @@ def test_the_kernels_of_a_step_are_its_convolutions_and_products():
     assert [names.count(n) for n in ("convolution", "convolution_backward", "addmm", "mm")] == [2, 2, 2, 4]
 
 
-def test_a_projection_without_its_figure_is_refused_before_measuring(capsys):
+def test_a_projection_without_its_figure_is_refused_before_measuring(fedmpi_cli):
     """Minutes of measuring must not end in an error."""
-    with pytest.raises(SystemExit) as left:
-        main(["bench", "--only", "clients", "--project-ranks", "16"])
-    assert left.value.code == 2
-    assert "--project-ranks needs the roofline figure: add it to --only" in capsys.readouterr().err
+    done = fedmpi_cli("bench", "--only", "clients", "--project-ranks", 16)
+    assert done.returncode == 2
+    assert "--project-ranks needs the roofline figure: add it to --only" in done.stderr
 
 
 def test_the_projection_is_the_alpha_beta_model():

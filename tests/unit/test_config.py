@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmpi import config as names
-from fedmpi.__main__ import main
 from fedmpi.config import validate
 from fedmpi.config.rules import unused_keys
 from fedmpi.errors import ConfigError, UserError
@@ -909,17 +908,13 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("text", "key"), BROKEN.values(), ids=BROKEN)
-def test_check_ends_with_status_2_and_one_report(tmp_path, capsys, monkeypatch, text, key):
+def test_check_ends_with_status_2_and_one_report(fedmpi_cli, tmp_path, text, key):
     """`fedmpi check` of a broken config exits with 2, names the key on stderr and prints nothing else."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    path = tmp_path / "broken.toml"
-    path.write_text(text)
-    with pytest.raises(SystemExit) as caught:
-        main(["check", str(path)])
-    output = capsys.readouterr()
-    assert caught.value.code == 2
-    assert output.err.startswith(f"fedmpi: error: 1 problem in {path}:\n  config {key}")
-    assert output.out == ""
+    (tmp_path / "broken.toml").write_text(text)
+    done = fedmpi_cli("check", "broken.toml")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"fedmpi: error: 1 problem in broken.toml:\n  config {key}")
+    assert done.stdout == ""
 
 
 @pytest.mark.parametrize(
