@@ -25,7 +25,7 @@ trap 'rm -rf "$work"' EXIT
 
 # Run one part, a command: part NAME COMMAND... Pytest writes $report; the table is made of what is noted here.
 part() {
-  local name=$1 begin=$SECONDS code=0 file="${1//[^a-z0-9]/-}.xml"; shift
+  local name=$1 begin=$SECONDS code=0 file="${1//[^a-zA-Z0-9]/-}.xml"; shift
   local report="$work/$file"
   printf '\n== %s ==\n' "$name"
   printf 'begin\t%s\n' "$name" >>"$work/parts"
@@ -73,7 +73,7 @@ install_mpich
 if [ -n "$only_mpich" ]; then
   started=$SECONDS
   for ranks in 1 2 3 4; do
-    part "MPI tests, $ranks ranks of MPICH" mpi_tests "$mpich" "$ranks" "$@"
+    part "MPI tests, MPICH -n $ranks" mpi_tests "$mpich" "$ranks" "$@"
   done
   finish
 fi
@@ -100,13 +100,13 @@ part "unit tests, golden bits" tests tests/unit tests/golden --doctest-modules f
 
 beside fuzz "fuzz tests" tests tests/fuzz "$@"  # thousands of cases: pytest tests/fuzz --long
 fuzz=$!
-part "MPI tests, 1 rank" mpi_tests "$VENV" 1 "$@"
+part "MPI tests, Open MPI -n 1" mpi_tests "$VENV" 1 "$@"
 wait "$fuzz" || true  # the table tells
 cat "$work/fuzz"
 for ranks in 2 3 4; do
-  part "MPI tests, $ranks ranks" mpi_tests "$VENV" "$ranks" "$@"
+  part "MPI tests, Open MPI -n $ranks" mpi_tests "$VENV" "$ranks" "$@"
 done
-part "MPI tests, 2 ranks of MPICH" mpi_tests "$mpich" 2 "$@"
+part "MPI tests, MPICH -n 2" mpi_tests "$mpich" 2 "$@"
 
 # fedmpi under mpirun, seen from outside. By file: tests of one share runs that take their time.
 part "launch tests" tests tests/launch -n 2 --dist loadfile "$@"

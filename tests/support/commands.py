@@ -28,7 +28,8 @@ def with_tests_on_the_path(environment: dict[str, str]) -> dict[str, str]:
     Always passed on as a whole: MPI, once started in this process, sets variables that a child would
     inherit from the C library, but which are not in `os.environ`.
     """
-    return os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return os.environ | {"PYTHONPATH": path} | environment
 
 
 def in_process(folder: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess:
