@@ -14,7 +14,7 @@ import pytest
 import fedmpi
 from fedmpi import theory
 from fedmpi.config import validate
-from tests.support.commands import under_mpirun
+from tests.support.commands import under_mpirun, with_tests_on_the_path
 from tests.support.configs import ROOT, SMALL
 
 APPENDIX = ROOT / "configs" / "appendix-example.toml"
@@ -183,7 +183,7 @@ def test_the_eight_panels(tmp_path):
     """One script runs the appendix example; only amplification comes near the optimum in 15 rounds."""
     done = subprocess.run(
         [sys.executable, ROOT / "analysis" / "motivating.py", "panels.png"],
-        cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=120,
+        cwd=tmp_path, env=with_tests_on_the_path({}), capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "panels.png").stat().st_size > 50_000

@@ -5,7 +5,6 @@ They build on each other: a test first runs the examples that make its files, un
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import in_process
+from tests.support.commands import in_process, with_tests_on_the_path
 from tests.support.configs import ROOT
 
 _TEXT = (ROOT / "README.md").read_text()
@@ -85,14 +84,9 @@ class Examples:
         if command.startswith("fedmpi ") and not command.startswith("fedmpi verify"):
             return in_process(self.folder, *shlex.split(command)[1:])
         return subprocess.run(
-            command,
-            shell=True,
-            cwd=self.folder,
-            env=os.environ,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+            command, shell=True, cwd=self.folder, env=with_tests_on_the_path({}),
+            capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from tests.support.configs import ROOT
 
+_HANG_SECONDS = 300  # the longest job takes 30 by itself, some minutes on a machine with other work
 _SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT)
 
 
@@ -66,11 +67,19 @@ def in_own_process(folder: Path, *arguments: object, **environment: str) -> subp
 def under_mpirun(
     folder: Path, ranks: int, *arguments: object, **environment: str
 ) -> subprocess.CompletedProcess:
-    """`mpirun -n R fedmpi ...` in a folder; a hang is a failure after five minutes."""
-    return subprocess.run(
-        ["mpirun", "-n", str(ranks), sys.executable, "-m", "fedmpi", *map(str, arguments)],
-        cwd=folder, env=with_tests_on_the_path(environment), capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    """`mpirun -n R fedmpi ...` in a folder; one that hangs is ended, and fails the test."""
+    words = ["mpirun", "-n", str(ranks), sys.executable, "-m", "fedmpi", *map(str, arguments)]
+    with subprocess.Popen(
+        words, cwd=folder, env=with_tests_on_the_path(environment), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as job:  # fmt: skip
+        try:
+            out, err = job.communicate(timeout=_HANG_SECONDS)
+        except subprocess.TimeoutExpired:
+            job.terminate()  # which mpirun passes on; if it were killed, its ranks would spin for ever
+            out, err = job.communicate(timeout=30)
+            raise AssertionError(f"hang: {words} after {_HANG_SECONDS} s\n{out}\n{err}") from None
+    return subprocess.CompletedProcess(words, job.returncode, out, err)
 
 
 def _status(end: SystemExit) -> int:
