@@ -12,7 +12,7 @@ import pytest
 
 import fedmpi
 from fedmpi.results.compare import first_difference
-from tests.conftest import ROOT, SMALL
+from tests.support.configs import ROOT, SMALL
 
 # Fifteen lines: two methods from one config, compared in a picture.
 SCRIPT = """

@@ -11,8 +11,8 @@ import pytest
 from fedmpi.config import validate
 from fedmpi.experiments.sweep.points import load_sweep
 from fedmpi.storage.writer import RunWriter
-from tests.conftest import ROOT
-from tests.unit.run_files import add_rounds, always_run, attributes, finished_run
+from tests.support.configs import ROOT
+from tests.support.run_files import add_rounds, always_run, attributes, finished_run
 
 NOTEBOOKS = sorted((ROOT / "analysis").glob("[0-9]*.ipynb"))
 ALL = sorted((ROOT / "analysis").glob("*.ipynb"))  # theory.ipynb is run by tests/launch/test_advise.py
