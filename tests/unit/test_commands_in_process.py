@@ -43,7 +43,7 @@ def test_the_same_as_a_process(fedmpi_cli, fedmpi_process, arguments):
 
 def test_an_exception_is_a_traceback_and_status_1(fedmpi_cli, monkeypatch):
     """What nobody caught does not reach the test, but is seen as a user would see it."""
-    monkeypatch.setattr("fedmpi.__main__._dispatch", lambda args: 1 / 0)
+    monkeypatch.setattr("fedmpi.cli.dispatch._dispatch", lambda args: 1 / 0)
     done = fedmpi_cli("info", "r.h5")
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr

@@ -886,7 +886,7 @@ def test_every_key_says_what_it_means():
             assert meaning.replace(" ", "_") != key.name
             assert [k.name for k in keys if k.metadata["doc"] == meaning] == [key.name]
     (problem,) = problems_of(edit(BASE, ("local_steps = 2", "")))
-    doc = {key.name: key.metadata["doc"] for key in fields(names.SECTIONS["algorithm"])}["local_steps"]
+    doc = {key.name: key.metadata["doc"] for key in fields(names.sections()["algorithm"])}["local_steps"]
     assert f"algorithm.local_steps: missing; {doc}; expected" in problem
 
 
