@@ -23,6 +23,7 @@ RESULTS = {
     "3-intervals-rates-amplification": ("FEDMPI_RUNS", "intervals"),
     "4-why-amplification-helps": ("FEDMPI_APPENDIX", "appendix"),
     "5-always-available": ("FEDMPI_ALWAYS", "always"),
+    "6-from-python": ("FEDMPI_NOTHING", ""),  # makes its own
     "theory": ("FEDMPI_THEORY", "theory"),
 }
 WIDTH, COLOURS = 720, 256

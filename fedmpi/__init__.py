@@ -15,18 +15,25 @@ Simulations from Python, in one process or under `mpirun -n R python script.py`:
 from typing import TYPE_CHECKING, Any
 
 from fedmpi.errors.moved import watch_for_old_names
+from fedmpi.mpi.world import launched_rank
 from fedmpi.storage.reader import Run, load_run
 from fedmpi.storage.runs import load_runs
 
 if TYPE_CHECKING:
     from fedmpi.experiments.api import advise, check, resume, run, sweep
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __all__ = [
-    "Run", "__version__", "advise", "check", "load_run", "load_runs", "resume", "run", "sweep",
+    "Run", "__version__", "advise", "check", "is_root", "load_run", "load_runs", "resume", "run", "sweep",
 ]  # fmt: skip
 
 watch_for_old_names()
+
+
+def is_root() -> bool:
+    """Whether this process is rank 0: of several ranks of a script, the one that prints and draws."""
+    return launched_rank() == 0
+
 
 _SERVICES = ("advise", "check", "resume", "run", "sweep")
 

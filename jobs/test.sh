@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Set up fedmpi with its test dependencies and run all tests.
+# Set up fedmpi with its test dependencies and run all tests; a table at the end says how long each part took,
+# and what was skipped and why.
 #   bash jobs/test.sh               everything; MPI tests on Open MPI, and on 2 ranks of MPICH
 #   bash jobs/test.sh --mpi mpich   the MPI tests on 1 to 4 ranks of MPICH, nothing else
 # Any other argument goes to every pytest call.
+# shellcheck disable=SC2317  # `part` calls functions by their names
 set -euo pipefail
 EXTRAS="test"
 # shellcheck source=jobs/setup.sh
@@ -18,8 +20,35 @@ if [ "${1:-}" = --mpi ]; then
   shift 2
 fi
 
-status=0
-report() { printf '\n== %s ==\n' "$*"; }
+work=$(mktemp -d)  # the log and the report of each part, and the list of parts
+# A place of our own for Open MPI's shared memory: a job that was killed leaves a file there, its name has
+# 16 random bits, and a later job that draws the same ones crashes when it starts.
+shared=$(mktemp -d /dev/shm/fedmpi-tests.XXXXXX 2>/dev/null || mktemp -d)
+export OMPI_MCA_btl_sm_backing_directory=$shared
+trap 'rm -rf "$work" "$shared"' EXIT
+
+# Run one part, a command: part NAME COMMAND... Pytest writes $report; the table is made of what is noted here.
+part() {
+  local name=$1 begin=$SECONDS code=0 file="${1//[^a-zA-Z0-9]/-}.xml"; shift
+  local report="$work/$file"
+  printf '\n== %s ==\n' "$name"
+  printf 'begin\t%s\n' "$name" >>"$work/parts"
+  "$@" || code=$?
+  [ "$1" != style ] || file=  # has no report
+  printf 'end\t%s\t%s\t%s%s\n' "$name" "$((SECONDS - begin))" "$code" "${file:+$'\t'$file}" >>"$work/parts"
+}
+
+# Run one part beside those that follow; `wait` for $! and show $work/LOG: beside LOG NAME COMMAND...
+beside() {
+  local log="$work/$1"; shift
+  part "$@" >"$log" 2>&1 &
+}
+
+finish() { python -m tests.support.summary "$work" "$((SECONDS - started))"; exit; }
+
+style() { ruff check . && ruff format --check .; }
+
+tests() { python -m pytest --junitxml "$report" "$@"; }
 
 # The tests of tests/mpi on some ranks of the MPI in an environment: mpi_tests ENVIRONMENT RANKS [PYTEST ARGUMENT]...
 # The comparison of all methods with their twins takes most of the time: on 2 and 3 ranks of Open MPI only.
@@ -28,8 +57,8 @@ mpi_tests() {
   if [ "$environment" = "$VENV" ]; then
     case $ranks in 2 | 3) some=() ;; esac
   fi
-  PATH="$environment/bin:$PATH" timeout 300 mpirun -n "$ranks" python -m pytest tests/mpi \
-    --with-mpi --require-mpi-tests "${some[@]}" "$@" || status=1
+  PATH="$environment/bin:$PATH" timeout 300 mpirun -n "$ranks" python -m pytest tests/mpi --junitxml "$report" \
+    --with-mpi --require-mpi-tests "${some[@]}" "$@"
 }
 
 # A second environment with MPICH that borrows everything else from the first: one MPI per environment.
@@ -44,20 +73,11 @@ install_mpich() {
   touch "$mpich/.installed"
 }
 
-finish() {
-  if [ "$status" != 0 ]; then
-    printf '\nfedmpi tests: FAILED, see above\n' >&2
-  else
-    printf '\nfedmpi tests: all passed\n'
-  fi
-  exit "$status"
-}
-
+install_mpich
 if [ -n "$only_mpich" ]; then
-  install_mpich
+  started=$SECONDS
   for ranks in 1 2 3 4; do
-    report "MPI tests on $ranks ranks of MPICH"
-    mpi_tests "$mpich" "$ranks" "$@"
+    part "MPI tests, MPICH -n $ranks" mpi_tests "$mpich" "$ranks" "$@"
   done
   finish
 fi
@@ -74,35 +94,26 @@ if [ "${#missing[@]}" -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/
     printf 'They could not be installed; tests that need them will be skipped.\n'
 fi
 
-report "style"
-ruff check . && ruff format --check . || status=1
-
-report "unit tests, golden bits"
-python -m pytest tests/unit tests/golden --doctest-modules fedmpi -n 2 "$@" || status=1
-
-install_mpich
-
-# They wait for SLURM's clock most of the time: beside all that follows.
-slurm_log=$(mktemp)
-python -m pytest tests/slurm "$@" >"$slurm_log" 2>&1 &
+# Two cores are kept busy: SLURM's tests wait for its clock most of the time, and run beside all others; where a
+# part uses one core, another does too.
+started=$SECONDS
+part "style" style
+beside slurm "job scripts on a real SLURM" tests tests/slurm "$@"
 slurm=$!
+part "unit tests, golden bits" tests tests/unit tests/golden --doctest-modules fedmpi -n 2 "$@"
 
-report "fuzz tests (thousands of cases: pytest tests/fuzz --long)"
-python -m pytest tests/fuzz "$@" || status=1
-
-for ranks in 1 2 3 4; do
-  report "MPI tests on $ranks ranks"
-  mpi_tests "$VENV" "$ranks" "$@"
+beside fuzz "fuzz tests" tests tests/fuzz "$@"  # thousands of cases: pytest tests/fuzz --long
+fuzz=$!
+part "MPI tests, Open MPI -n 1" mpi_tests "$VENV" 1 "$@"
+wait "$fuzz" || true  # the table tells
+cat "$work/fuzz"
+for ranks in 2 3 4; do
+  part "MPI tests, Open MPI -n $ranks" mpi_tests "$VENV" "$ranks" "$@"
 done
+part "MPI tests, MPICH -n 2" mpi_tests "$mpich" 2 "$@"
 
-report "MPI tests on 2 ranks of MPICH (bash jobs/test.sh --mpi mpich: on 1 to 4)"
-mpi_tests "$mpich" 2 "$@"
-
-report "launch tests: fedmpi under mpirun, seen from outside"
-python -m pytest tests/launch -n 2 "$@" || status=1
-
-report "job scripts on a real SLURM of two virtual nodes (skipped without root and apt)"
-wait "$slurm" || status=1
-cat "$slurm_log"
-rm -f "$slurm_log"
+# fedmpi under mpirun, seen from outside. By file: tests of one share runs that take their time.
+part "launch tests" tests tests/launch -n 2 --dist loadfile "$@"
+wait "$slurm" || true
+cat "$work/slurm"
 finish

@@ -9,7 +9,7 @@ from fedmpi import mpi
 from fedmpi.cli.sweep import do_sweep
 from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_FAILURE, EXIT_STOPPED, UserError, did_you_mean
 from fedmpi.experiments.reproduce import HERE, RECIPES, Recipe
-from fedmpi.experiments.sweep.best import best_groups, collect, print_best
+from fedmpi.experiments.sweep.best import best_groups, best_lines, collect
 from fedmpi.experiments.sweep.points import Point, load_sweep
 from fedmpi.experiments.sweep.store import METRICS, Store
 from fedmpi.simulation.stopping import StopRequest
@@ -52,11 +52,11 @@ def _points(recipe: Recipe, name: str, *, quick: bool) -> list[Point]:
 
 def _show(recipe: Recipe, stores: list[Store], folder: Path) -> None:
     """Rank 0: the table of best settings on the screen; the figure and all curves beside the runs."""
-    from fedmpi.results.plots import plot
+    from fedmpi.cli.plot import plot
 
     groups = [group for store in stores for group in collect(store, recipe.metric, recipe.last)]
     print()
-    print_best(groups, recipe.metric, everything=not recipe.only_best)
+    print("\n".join(best_lines(groups, recipe.metric, everything=not recipe.only_best)))
     shown = best_groups(groups, recipe.metric) if recipe.only_best else groups
     runs = [path for group in groups for path in group.paths if path.exists()]
     paths = [path for group in shown if group.values for path in group.paths if path.exists()]

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from fedmpi import mpi
 from fedmpi.cli.screen import Screen
-from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_FAILURE, EXIT_STOPPED, UserError
+from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_FAILURE, EXIT_STOPPED, UserError, did_you_mean
+from fedmpi.experiments.sweep.best import best_lines, collect
 from fedmpi.experiments.sweep.points import Point, load_sweep
-from fedmpi.experiments.sweep.store import FAILED, RUNNING, Store, listing
+from fedmpi.experiments.sweep.store import FAILED, METRICS, RUNNING, Store, listing
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.storage.columns import DIVERGED
 
@@ -38,7 +39,10 @@ def sweep(args: argparse.Namespace) -> int:
         if args.dry_run:
             from fedmpi.experiments.sweep.trial import dry_run
 
-            return dry_run(world, group, points, math.ceil(world.size / width))
+            lines = dry_run(world, group, points, math.ceil(world.size / width))
+            if world.is_root:
+                print("\n".join(lines), flush=True)
+            return EXIT_DONE
         # The whole plan is stored, even by a job that does one run of it.
         plan = world.on_root(lambda: load_sweep(args.sweep))
         return do_sweep(world, group, points, plan, args.out, args.sweep, stop)
@@ -91,3 +95,11 @@ def _print_outcome(outcome: SweepOutcome, store: Store) -> None:
     print(f"index: {store.folder / 'index.csv'}", flush=True)
     if outcome.was_stopped and outcome.left:
         print(f"stopped with {len(outcome.left)} runs left; the same command continues them", flush=True)
+
+
+def best(folder: str, metric: str, last: int, *, everything: bool = False) -> int:
+    """Print the best settings of each method by a metric: lowest loss, highest accuracy."""
+    if metric not in METRICS:
+        raise UserError(f"--metric {metric}: unknown; {did_you_mean(metric, METRICS)}")
+    print("\n".join(best_lines(collect(Store(folder), metric, last), metric, everything=everything)))
+    return EXIT_DONE

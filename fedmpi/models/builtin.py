@@ -76,9 +76,11 @@ def _try_out(name: str, module: nn.Module, shape: tuple[int, ...], num_classes: 
     import torch
 
     kind = next((p.dtype for p in module.parameters()), torch.float32)
+    was_training = module.training
     try:
         with torch.no_grad():
-            outputs = module(torch.zeros(1, *shape, dtype=kind))
+            outputs = module.eval()(torch.zeros(1, *shape, dtype=kind))
+        module.train(was_training)
     except Exception as error:
         raise UserError(
             f'config model.name = "{name}": on a sample of shape {shape} it raised '

@@ -16,11 +16,11 @@ from fedmpi.config import sections, validate
 from fedmpi.data.prepared import Dataset, write_dataset
 from fedmpi.errors import UserError
 from fedmpi.storage.checkpoint import Checkpoint, write_checkpoint
-from tests.conftest import ROOT, SMALL
 from tests.fuzz import cases
 from tests.fuzz.cases import Mutation, mutate, mutations, number_of_cases
 from tests.fuzz.worker import RUN_ID, Worker
-from tests.unit.run_files import finished_run
+from tests.support.configs import ROOT, SMALL
+from tests.support.run_files import finished_run
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ import numpy as np
 from fedmpi.config import Config
 from fedmpi.data import rng
 from tests.golden.cases import Case
-from tests.simulated import run_to_file, shard_of
+from tests.support.simulations import run_to_file, shard_of
 
 HERE = Path(__file__).parent
 TOLERANCE = {"float32": 2e-4, "float64": 1e-9}  # relative, of curves and parameters

@@ -14,7 +14,8 @@ import pytest
 import fedmpi
 from fedmpi import theory
 from fedmpi.config import validate
-from tests.conftest import ROOT, SMALL
+from tests.support.commands import under_mpirun, with_tests_on_the_path
+from tests.support.configs import ROOT, SMALL
 
 APPENDIX = ROOT / "configs" / "appendix-example.toml"
 AMPLIFY = ("--set", "algorithm.amplification=2", "--set", "algorithm.amplify_every=2")
@@ -74,19 +75,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """whole.h5, a small run on two ranks that records everything, with its config."""
     path = tmp_path_factory.mktemp("recorded")
     (path / "small.toml").write_text(SMALL)
-    command = [
-        "mpirun",
-        "-n",
-        "2",
-        sys.executable,
-        "-m",
-        "fedmpi",
-        "run",
-        "small.toml",
-        "--out",
-        "whole.h5",
-    ]
-    subprocess.run([*command, *AMPLIFY, *RECORD], cwd=path, env=os.environ, timeout=120, check=True)
+    done = under_mpirun(path, 2, "run", "small.toml", "--out", "whole.h5", *AMPLIFY, *RECORD)
+    assert done.returncode == 0, done.stderr
     return path
 
 
@@ -193,7 +183,7 @@ def test_the_eight_panels(tmp_path):
     """One script runs the appendix example; only amplification comes near the optimum in 15 rounds."""
     done = subprocess.run(
         [sys.executable, ROOT / "analysis" / "motivating.py", "panels.png"],
-        cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=120,
+        cwd=tmp_path, env=with_tests_on_the_path({}), capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "panels.png").stat().st_size > 50_000

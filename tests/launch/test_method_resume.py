@@ -8,8 +8,8 @@ import pytest
 
 import fedmpi
 from fedmpi.results.compare import first_difference
-from tests.conftest import ROOT, SMALL
-from tests.launch.test_resume import Job
+from tests.support.configs import SMALL
+from tests.support.jobs import Job
 
 TEXT = SMALL.replace(
     "num_rounds = 6", "num_rounds = 24\ncheckpoint_every = 4\nrecord_params_every = 6"
@@ -17,11 +17,11 @@ TEXT = SMALL.replace(
 
 
 @pytest.fixture
-def fedmpi_on(mpirun):
+def fedmpi_on(mpirun, fedmpi_cli):
     """`fedmpi` on some ranks, which must succeed; its output."""
 
     def run(ranks: int, *arguments: str) -> str:
-        done = mpirun(ranks, *arguments, PYTHONPATH=str(ROOT))
+        done = fedmpi_cli(*arguments) if ranks == 1 else mpirun(ranks, *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -39,7 +39,7 @@ def assert_same(folder: Path) -> None:
 
 def test_killed(fedmpi_on, tmp_path):
     """Amplified SCAFFOLD, SIGKILL to all of 2 ranks in mid-run, resumed on 3."""
-    text = TEXT.format("amplified-scaffold").replace('"logistic"', '"tests.launch.plugins:slow_model"')
+    text = TEXT.format("amplified-scaffold").replace('"logistic"', '"tests.support.user_code:slow_model"')
     (tmp_path / "c.toml").write_text(text)
     fedmpi_on(1, "run", "c.toml", "--out", "whole.h5")
     job = Job(tmp_path, 2, "run", "c.toml", "--out", "r.h5", sleep=0.02)

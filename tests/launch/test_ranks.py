@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.conftest import ROOT, SMALL
+from tests.support.configs import SMALL
 
 WARM_AMPLIFIED = SMALL.replace("[algorithm]", "[algorithm]\namplification = 3.0\namplify_every = 2") + (
     "[warmup]\nnum_rounds = 2\nlocal_lr = 0.1\n"
@@ -37,7 +37,7 @@ amplify_every = 2
 num_rounds = 2
 local_lr = 0.1
 """
-DROPOUT = SMALL.replace('"logistic"', '"tests.launch.plugins:dropout_model"')
+DROPOUT = SMALL.replace('"logistic"', '"tests.support.user_code:dropout_model"')
 QUADRATIC = """
 [run]
 num_rounds = 5
@@ -68,22 +68,23 @@ def results(path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(("name", "text"), [("dropout", DROPOUT), ("quadratic", QUADRATIC)])
-def test_verify_says_so(fedmpi_cli, tmp_path, name, text):
+def test_verify_says_so(fedmpi_process, tmp_path, name, text):
     """`fedmpi verify` launches itself on four ranks; with them quadratic has a rank without clients."""
     (tmp_path / "c.toml").write_text(text)
-    done = fedmpi_cli("verify", "c.toml", "--ranks", "1,2,3,4", PYTHONPATH=str(ROOT))
+    done = fedmpi_process("verify", "c.toml", "--ranks", "1,2,3,4")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the same bits on 1, 2, 3, 4 ranks" in done.stdout
 
 
 @pytest.mark.parametrize(("name", "text"), [("amplified", WARM_AMPLIFIED), ("cnn", CNN)])
-def test_one_to_four_ranks_give_the_same_bits(mpirun, tmp_path, name, text):
+def test_one_to_four_ranks_give_the_same_bits(fedmpi_cli, mpirun, tmp_path, name, text):
     """1 = 2 = 3 = 4 ranks, each a job of its own; with 4 there are more ranks than participants."""
     (tmp_path / "c.toml").write_text(text)
     files = []
     for ranks in (1, 2, 3, 4):
         out = tmp_path / f"{ranks}.h5"
-        done = mpirun(ranks, "run", "c.toml", "--out", out, PYTHONPATH=str(ROOT))
+        words = ("run", "c.toml", "--out", out)
+        done = fedmpi_cli(*words) if ranks == 1 else mpirun(ranks, *words)
         assert done.returncode == 0, done.stderr
         files.append(results(out))
     for ranks, other in enumerate(files[1:], start=2):

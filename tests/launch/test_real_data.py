@@ -1,4 +1,4 @@
-"""The paper's set-up on the real FashionMNIST, and the scripts and commands that the README names."""
+"""The paper's set-up on the real FashionMNIST, the quickstart, and the appendix example."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import fedmpi
 from fedmpi.data.sources import SYSTEM_FASHION_MNIST
-from tests.conftest import ROOT
+from tests.support.configs import ROOT
 
 needs_fashion_mnist = pytest.mark.skipif(
     not SYSTEM_FASHION_MNIST.exists(), reason="Debian's dataset-fashion-mnist is not installed"
@@ -67,39 +67,10 @@ def test_quickstart(tmp_path):
     assert amplified.train_loss.tail(100).mean() < plain.train_loss.tail(100).mean() - 0.01
 
 
-def test_examples_of_the_readme(tmp_path):
-    """Every command in the README's `console` blocks runs as it stands there."""
-    text = (ROOT / "README.md").read_text()
-    blocks = [block.split("```")[0] for block in text.split("```console\n")[1:]]
-    files = {}
-    for block in text.split("```")[1::2]:
-        language, _, body = block.partition("\n")
-        if language.startswith(("toml ", "python ")):
-            files[language.split()[1]] = body
-    for name, body in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(body)
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
-    commands = [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
-    runnable = [c for c in commands if not c.startswith(("bash jobs/", "git ", "cd ", "srun ", "sbatch "))]
-    assert len(runnable) >= 5
-    for command in runnable:
-        done = subprocess.run(
-            command, shell=True, cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-
-
 def test_appendix_config_reaches_the_optimum(fedmpi_cli, tmp_path):
     """The shipped appendix example writes every x_t; eta 5 ends close to the optimum."""
-    done = fedmpi_cli(
-        "run",
-        ROOT / "configs" / "appendix-example.toml",
-        "--out",
-        "r.h5",
-        "--set",
-        "algorithm.amplification=5",
-    )
+    config = ROOT / "configs" / "appendix-example.toml"
+    done = fedmpi_cli("run", config, "--out", "r.h5", "--set", "algorithm.amplification=5")
     assert done.returncode == 0, done.stderr
     rounds, x = fedmpi.load_run(tmp_path / "r.h5").params
     assert rounds.tolist() == list(range(16))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,10 +15,12 @@ import fedmpi
 from fedmpi.results.compare import first_difference
 from fedmpi.storage.checkpoint import find_checkpoints
 from fedmpi.storage.reader import peek
-from tests.conftest import ROOT, SMALL
+from tests.support.commands import in_process
+from tests.support.configs import SMALL
+from tests.support.jobs import SECONDS, Job, wait_until
 
 TEXT = (
-    SMALL.replace('"logistic"', '"tests.launch.plugins:slow_model"')
+    SMALL.replace('"logistic"', '"tests.support.user_code:slow_model"')
     .replace("num_rounds = 6", "num_rounds = 60\ncheckpoint_every = 2\nrecord_params_every = 10")
     .replace('"uniform"', '"permutation"')
     .replace("[algorithm]", "[algorithm]\namplification = 3.0\namplify_every = 7")
@@ -29,65 +28,13 @@ TEXT = (
 )
 
 
-class Job:
-    """`mpirun -n R fedmpi ...` in the background, in a process group of its own."""
-
-    def __init__(self, folder: Path, ranks: int, *arguments: str, sleep: float) -> None:
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "FEDMPI_TEST_SLEEP": str(sleep)}
-        self.process = subprocess.Popen(
-            ["mpirun", "-n", str(ranks), sys.executable, "-m", "fedmpi", *arguments],
-            cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        self.folder = folder
-
-    def wait_for_rounds(self, rounds: int) -> None:
-        """Until the result file has more than so many rounds, or the job ends."""
-        limit = time.monotonic() + 60
-        while self.process.poll() is None and time.monotonic() < limit:
-            found = peek(self.folder / "r.h5")
-            if found and found["rounds"] > rounds:
-                return
-            time.sleep(0.02)
-
-    def processes(self) -> dict[int, bool]:
-        """Process ids of the job, and whether each is a rank."""
-        found = {}
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and (entry / "cwd").readlink() == self.folder:
-                    words = (entry / "cmdline").read_bytes().split(b"\0")
-                    if words[0]:  # not a zombie
-                        found[int(entry.name)] = b"mpirun" not in words[0] and b"fedmpi" in words
-            except OSError:
-                continue
-        return found
-
-    def ranks(self) -> list[int]:
-        """Process ids of the ranks."""
-        return [pid for pid, is_rank in self.processes().items() if is_rank]
-
-    def kill_all(self) -> None:
-        """SIGKILL to every process of the job, also to those just being born."""
-        while alive := self.processes():
-            for pid in alive:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        self.process.communicate()
-
-    def end(self) -> tuple[int, str]:
-        """Exit status and output; a hang is a failure after 40 seconds."""
-        output, _ = self.process.communicate(timeout=40)
-        return self.process.returncode, output
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> fedmpi.Run:
     """The same run on one rank, in one go."""
     folder = tmp_path_factory.mktemp("undisturbed")
     (folder / "c.toml").write_text(TEXT)
-    status, output = Job(folder, 1, "run", "c.toml", "--out", "r.h5", sleep=0).end()
-    assert status == 0, output
+    done = in_process(folder, "run", "c.toml", "--out", "r.h5")
+    assert done.returncode == 0, done.stderr
     return fedmpi.load_run(folder / "r.h5")
 
 
@@ -126,64 +73,74 @@ def test_twenty_kills(tmp_path, undisturbed):
         assert kept["rounds"] >= before - 2
         job = Job(tmp_path, draws.randint(1, 3), "resume", "r.h5", sleep=0.02)
     job.kill_all()
-    status, output = Job(tmp_path, 3, "resume", "r.h5", sleep=0).end()
+    status, output = Job(tmp_path, 3, "resume", "r.h5").end()
     assert status == 0, output
     assert_same(path, undisturbed)
 
 
-@pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2", "SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2"])
 def test_signals_stop_with_a_checkpoint(tmp_path, undisturbed, name):
-    """A signal to the launcher: all ranks stop after the same round, status 75; resume goes on."""
+    """A signal that mpirun passes on: all ranks stop after the same round, status 75; resume goes on."""
     (tmp_path / "c.toml").write_text(TEXT.replace("checkpoint_every = 2", "checkpoint_every = 0"))
     job = Job(tmp_path, 2, "run", "c.toml", "--out", "r.h5", sleep=0.05)
     job.wait_for_rounds(0)
     os.kill(job.process.pid, getattr(signal, name))
     if name == "SIGUSR1":  # a second one changes nothing
         os.kill(job.process.pid, signal.SIGUSR1)
-    status, output = job.end()
-    if name in ("SIGTERM", "SIGINT") and status != 75:
-        # mpirun may end its ranks itself before they can finish the round; then the file says so.
-        assert fedmpi.load_run(tmp_path / "r.h5").status in ("running", "stopped")
-    else:
-        assert status == 75, output
-        assert "continue with: fedmpi resume r.h5" in output
-        run = fedmpi.load_run(tmp_path / "r.h5")
-        assert run.status == "stopped"
-        assert find_checkpoints(tmp_path / "r.h5")[0].name == f"r.h5.checkpoint-{len(run.train)}"
-    status, output = Job(tmp_path, 3, "resume", "r.h5", sleep=0).end()
+    status, output = job.end(SECONDS)
+    assert status == 75, output
+    assert "continue with: fedmpi resume r.h5" in output
+    run = fedmpi.load_run(tmp_path / "r.h5")
+    assert run.status == "stopped"
+    assert find_checkpoints(tmp_path / "r.h5")[0].name == f"r.h5.checkpoint-{len(run.train)}"
+    status, output = Job(tmp_path, 3, "resume", "r.h5").end()
+    assert status == 0, output
+    assert_same(tmp_path / "r.h5", undisturbed)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_launcher_that_kills_its_ranks(tmp_path, undisturbed, name):
+    """TERM and INT make mpirun kill its ranks in mid-round: the rounds before are kept; resume goes on."""
+    (tmp_path / "c.toml").write_text(TEXT)
+    job = Job(tmp_path, 2, "run", "c.toml", "--out", "r.h5", sleep=0.02)
+    job.wait_for_rounds(3)
+    (tmp_path / "hold").touch()  # the model waits in the middle of a round
+    wait_until((tmp_path / "held").exists, "a rank in a round")
+    before = peek(tmp_path / "r.h5")["rounds"]
+    os.kill(job.process.pid, getattr(signal, name))
+    status, output = job.end(SECONDS)
+    assert status not in (0, 75), output
+    assert peek(tmp_path / "r.h5") == {"status": "running", "rounds": before}
+    (tmp_path / "hold").unlink()
+    status, output = Job(tmp_path, 3, "resume", "r.h5").end()
     assert status == 0, output
     assert_same(tmp_path / "r.h5", undisturbed)
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR2"])
 def test_signals_without_a_launcher(tmp_path, name):
-    """One process: Ctrl-C, TERM and USR2 write a checkpoint and say how to go on."""
+    """One process: Ctrl-C, TERM and USR2 write a checkpoint within seconds and say how to go on."""
     (tmp_path / "c.toml").write_text(TEXT)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedmpi", "run", "c.toml", "--out", "r.h5"],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT), "FEDMPI_TEST_SLEEP": "0.05"},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    limit = time.monotonic() + 60
-    while not peek(tmp_path / "r.h5") and time.monotonic() < limit:
-        time.sleep(0.02)
-    process.send_signal(getattr(signal, name))
-    output, _ = process.communicate(timeout=30)
-    assert process.returncode == 75, output
+    job = Job(tmp_path, None, "run", "c.toml", "--out", "r.h5", sleep=0.05)
+    job.wait_for_rounds(0)
+    job.process.send_signal(getattr(signal, name))
+    status, output = job.end(SECONDS)
+    assert status == 75, output
     assert "continue with: fedmpi resume r.h5" in output
+    run = fedmpi.load_run(tmp_path / "r.h5")
+    assert run.status == "stopped"
+    assert find_checkpoints(tmp_path / "r.h5")[0].name == f"r.h5.checkpoint-{len(run.train)}"
 
 
 @pytest.mark.parametrize("how", ["max_minutes", "slurm"])
-def test_a_time_limit_stops_in_time(tmp_path, how):
+def test_a_time_limit_stops_in_time(tmp_path, fedmpi_cli, how):
     """run.max_minutes, or SLURM's end of the job, stops the run with a checkpoint before it is up."""
     (tmp_path / "c.toml").write_text(TEXT)
     limits = ["--set", "run.max_minutes=0.03"] if how == "max_minutes" else []
-    environment = {"SLURM_JOB_END_TIME": str(int(time.time()) + 40)} if how == "slurm" else {}
-    done = subprocess.run(
-        [sys.executable, "-m", "fedmpi", "run", "c.toml", "--out", "r.h5", *limits],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT), "FEDMPI_TEST_SLEEP": "0.05"} | environment,
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    environment = {"SLURM_JOB_END_TIME": str(int(time.time()) + 33)} if how == "slurm" else {}
+    done = fedmpi_cli("run", "c.toml", "--out", "r.h5", *limits, FEDMPI_TEST_SLEEP="0.05", **environment)
     assert done.returncode == 75, done.stderr
     assert "the time limit is near" in done.stdout
-    assert fedmpi.load_run(tmp_path / "r.h5").status == "stopped"
+    run = fedmpi.load_run(tmp_path / "r.h5")
+    assert run.status == "stopped"
+    assert 0 < len(run.train) < 60

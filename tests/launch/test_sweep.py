@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pandas
@@ -14,40 +11,19 @@ import pytest
 
 import fedmpi
 from fedmpi.results.compare import first_difference
-from fedmpi.storage.reader import peek
-from tests.conftest import ROOT, SMALL
-
-SLOW = (
-    SMALL.replace('"logistic"', '"tests.launch.plugins:slow_model"')
-    .replace("num_rounds = 6", "num_rounds = 30\ncheckpoint_every = 5")
-    .replace('"uniform"', '"permutation"')
-)
-SWEEP = 'base = "c.toml"\nseeds = [1, 2]\n[grid]\n"algorithm.local_lr" = [0.01, 0.05, 0.1]\n'
+from tests.support.commands import in_process
+from tests.support.configs import SLOW, SMALL, SWEEP
+from tests.support.jobs import SECONDS, Job, has_rounds, wait_until
 
 
-def start(folder: Path, ranks: int, *arguments: object, sleep: float = 0.0) -> subprocess.Popen:
+def start(folder: Path, ranks: int, *arguments: object, sleep: float = 0.0) -> Job:
     """`mpirun -n R fedmpi sweep s.toml --out d ...` in the background."""
-    command = ["mpirun", "-n", str(ranks), sys.executable, "-m", "fedmpi", "sweep", "s.toml", "--out", "d"]
-    return subprocess.Popen(
-        [*command, *map(str, arguments)],
-        cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT), "FEDMPI_TEST_SLEEP": str(sleep)},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+    return Job(folder, ranks, "sweep", "s.toml", "--out", "d", *arguments, sleep=sleep)
 
 
 def legs(path: Path) -> int:
     """How often a run was started or resumed."""
     return fedmpi.load_run(path).attributes["legs"].count('"utc"')
-
-
-def wait_for_rounds(folder: Path, rounds: int, count: int) -> None:
-    """Until so many runs of the sweep have some rounds."""
-    limit = time.monotonic() + 40
-    while time.monotonic() < limit:
-        found = [peek(path) for path in folder.glob("*.h5")]
-        if sum(bool(f and f["rounds"] >= rounds) for f in found) >= count:
-            return
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -64,10 +40,7 @@ def alone(tmp_path_factory) -> fedmpi.Run:
     folder = tmp_path_factory.mktemp("alone")
     (folder / "c.toml").write_text(SLOW)
     changes = ["--set", "algorithm.local_lr=0.1", "--set", "run.seed=2"]
-    subprocess.run(
-        [sys.executable, "-m", "fedmpi", "run", "c.toml", "--out", "r.h5", *changes],
-        cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
+    assert in_process(folder, "run", "c.toml", "--out", "r.h5", *changes).returncode == 0
     return fedmpi.load_run(folder / "r.h5")
 
 
@@ -83,10 +56,10 @@ def assert_all_done(folder: Path, alone: fedmpi.Run) -> None:
 def test_two_jobs_share_a_sweep(folder, alone):
     """Two groups of one job and one of another on one folder: every run is done once, with its bits."""
     jobs = [start(folder, 2), start(folder, 2, "--ranks-per-run", 2)]
-    outputs = [job.communicate(timeout=90)[0] for job in jobs]
-    assert [job.returncode for job in jobs] == [0, 0], outputs
+    ends = [job.end(90) for job in jobs]
+    assert [status for status, _ in ends] == [0, 0], ends
     # Whoever was last has seen all of them done.
-    assert any("6/6 runs: 6 done" in output for output in outputs), outputs
+    assert any("6/6 runs: 6 done" in output for _, output in ends), ends
     assert [legs(path) for path in sorted((folder / "d").glob("*.h5"))] == [1] * 6
     assert_all_done(folder, alone)
 
@@ -94,52 +67,37 @@ def test_two_jobs_share_a_sweep(folder, alone):
 def test_signal_kill_and_going_on(folder, alone):
     """USR1: status 75 and checkpoints. SIGKILL: claims of the dead are recovered. Then all get done."""
     job = start(folder, 2, sleep=0.03)
-    wait_for_rounds(folder / "d", 1, 2)
-    os.kill(job.pid, signal.SIGUSR1)
-    output = job.communicate(timeout=60)[0]
-    assert job.returncode == 75, output
+    runs = (folder / "d").glob
+    wait_until(lambda: sum(has_rounds(path, 1) for path in runs("*.h5")) >= 2, "two runs with rounds")
+    os.kill(job.process.pid, signal.SIGUSR1)
+    status, output = job.end(SECONDS)
+    assert status == 75, output
     assert "the same command continues them" in output
     index = pandas.read_csv(folder / "d" / "index.csv")
-    assert set(index["status"]) <= {"stopped", "waiting", "done"}
+    assert index["status"].tolist() == ["stopped"] * 2 + ["waiting"] * 4
 
+    before = max(path.stat().st_mtime for path in runs("*.h5"))
     job = start(folder, 1, sleep=0.03)
-    before = max(path.stat().st_mtime for path in (folder / "d").glob("*.h5"))
-    limit = time.monotonic() + 40
-    while max(p.stat().st_mtime for p in (folder / "d").glob("*.h5")) == before:
-        assert time.monotonic() < limit
-        time.sleep(0.05)
-    for pid in _ranks_in(folder):
+    wait_until(lambda: max(path.stat().st_mtime for path in runs("*.h5")) > before, "a run that goes on")
+    for pid in job.ranks():
         os.kill(pid, signal.SIGKILL)
-    job.communicate(timeout=60)
+    status, output = job.end(SECONDS)
+    assert status != 0, output
 
-    job = start(folder, 1)
-    output = job.communicate(timeout=90)[0]
-    assert job.returncode == 0, output
+    status, output = start(folder, 1).end(90)
+    assert status == 0, output
     assert_all_done(folder, alone)
-
-
-def _ranks_in(folder: Path) -> list[int]:
-    """Process ids of the ranks that work in a folder."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and (entry / "cwd").readlink() == folder:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                found += [int(entry.name)] if b"mpirun" not in words[0] and b"sweep" in words else []
-        except OSError:
-            continue
-    return found
 
 
 def test_what_goes_wrong_does_not_stop_the_others(tmp_path, fedmpi_cli):
     """A run that raises, one with bad input and one that diverges are reported; the rest is done."""
     (tmp_path / "c.toml").write_text(SMALL)
     (tmp_path / "s.toml").write_text(
-        'base = "c.toml"\n[[cases]]\nname = "broken"\nmodel.name = "tests.launch.plugins:faulty_model"\n'
+        'base = "c.toml"\n[[cases]]\nname = "broken"\nmodel.name = "tests.support.user_code:faulty_model"\n'
         '[[cases]]\nname = "missing"\ndata.dataset = "missing.h5"\n'
         '[[cases]]\nname = "large"\nalgorithm.local_lr = 1e300\n[[cases]]\nname = "good"\n'
     )
-    faults = {"FEDMPI_TEST_RANK": "0", "FEDMPI_TEST_FAULT": "raise", "PYTHONPATH": str(ROOT)}
+    faults = {"FEDMPI_TEST_RANK": "0", "FEDMPI_TEST_FAULT": "raise"}
     done = fedmpi_cli("sweep", "s.toml", "--out", "d", **faults)
     assert done.returncode == 1, done.stderr
     assert "the dog ate the minibatch" in done.stdout
@@ -167,10 +125,10 @@ def test_one_rank_of_a_group_that_fails_does_not_stop_the_others(tmp_path, mpiru
     """With two ranks a run, what one of them meets ends the run on both; the group takes the next one."""
     (tmp_path / "c.toml").write_text(SMALL.replace("clients_per_round = 3", "clients_per_round = 7"))
     (tmp_path / "s.toml").write_text(
-        'base = "c.toml"\n[[cases]]\nname = "broken"\nmodel.name = "tests.launch.plugins:faulty_model"\n'
+        'base = "c.toml"\n[[cases]]\nname = "broken"\nmodel.name = "tests.support.user_code:faulty_model"\n'
         '[[cases]]\nname = "good"\n'
     )
-    faults = {"FEDMPI_TEST_RANK": "1", "FEDMPI_TEST_FAULT": "raise", "PYTHONPATH": str(ROOT)}
+    faults = {"FEDMPI_TEST_RANK": "1", "FEDMPI_TEST_FAULT": "raise"}
     done = mpirun(2, "sweep", "s.toml", "--out", "d", "--ranks-per-run", 2, **faults)
     assert done.returncode == 1, done.stderr
     assert "failed: broken_seed-1: ClientError on rank 1 of its 2: round 0, client" in done.stdout

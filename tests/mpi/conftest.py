@@ -11,6 +11,7 @@ import faulthandler
 import pytest
 
 from fedmpi.mpi import Comm
+from fedmpi.mpi.world import launched_rank
 
 _LIMIT = 120  # seconds a single test may take; then the job is ended, with the stacks shown
 _passed = 0
@@ -19,6 +20,13 @@ _passed = 0
 def pytest_addoption(parser: pytest.Parser) -> None:
     """--require-mpi-tests."""
     parser.addoption("--require-mpi-tests", action="store_true", help="fail unless MPI tests ran")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """All ranks agree on the outcome, so rank 0 alone writes the report of --junitxml."""
+    if launched_rank() != 0:
+        config.option.xmlpath = None
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedmpi.data.sources import load_dataset
-from tests.simulated import random_q, simulate, write_schedule
-from tests.twin import algorithm_1, logistic_gradient, quadratic_gradient
+from tests.support.algorithm_twin import algorithm_1, logistic_gradient, quadratic_gradient
+from tests.support.simulations import random_q, simulate, write_schedule
 
 pytestmark = pytest.mark.mpi
 

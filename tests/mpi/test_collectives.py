@@ -20,7 +20,8 @@ from fedmpi.simulation.evaluate import evaluate
 from fedmpi.simulation.lending import Loans
 from fedmpi.simulation.loop import Simulation
 from fedmpi.simulation.rank_report import RankReport
-from tests.conftest import SMALL, minibatches
+from tests.support.configs import SMALL
+from tests.support.simulations import minibatches
 
 pytestmark = pytest.mark.mpi
 CPU = torch.device("cpu")
@@ -59,9 +60,10 @@ def test_ranks_that_disagree_on_participants_are_told(comm):
     clients = np.array([0, 1 + comm.rank])
     mine = np.flatnonzero(clients % comm.size == comm.rank)
     total = WeightedSum(comm, 2, torch.float32, CPU, on_device=False)
-    total.buffers(len(mine)).zero_()
-    if comm.size == 1:
-        total.reduce(clients, np.ones(2), mine, RankReport(), Stopwatch())
+    total.buffers(len(mine)).fill_(3)
+    if comm.size == 1:  # who is alone agrees
+        reduced = total.reduce(clients, np.ones(2), mine, RankReport(), Stopwatch())
+        assert reduced.sums["weighted_sum"].tolist() == [6, 6]
         return
     with pytest.raises(UserError, match="disagree on who takes part"):
         total.reduce(clients, np.ones(2), mine, RankReport(), Stopwatch())

@@ -12,9 +12,9 @@ from fedmpi.methods import METHODS as KINDS
 from fedmpi.participation import make_participation
 from fedmpi.simulation.loop import Simulation
 from fedmpi.storage.checkpoint import read_checkpoint, read_part, write_checkpoint, write_part
-from tests import method_twins as twins
-from tests.simulated import random_q, simulate, write_schedule
-from tests.twin import logistic_gradient, quadratic_gradient
+from tests.support import method_twins as twins
+from tests.support.algorithm_twin import logistic_gradient, quadratic_gradient
+from tests.support.simulations import random_q, simulate, write_schedule
 
 pytestmark = pytest.mark.mpi
 

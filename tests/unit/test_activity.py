@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmpi.__main__ import main
 from fedmpi.cli.trace import import_trace
 from fedmpi.config import ParticipationConfig
 from fedmpi.errors import UserError
@@ -214,12 +213,10 @@ def test_what_gives_no_trace_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("seconds", "code"), [("30", 0), ("0", 2), ("-1", 2), ("nan", 2), ("x", 2)])
-def test_the_command_line(tmp_path, monkeypatch, capsys, seconds, code):
+def test_the_command_line(fedmpi_cli, tmp_path, seconds, code):
     """`fedmpi data trace FILE --out trace.csv --round-seconds S`."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    path, out = log_file(tmp_path, LOG), tmp_path / "trace.csv"
-    with pytest.raises(SystemExit) as caught:
-        main(["data", "trace", str(path), "--out", str(out), "--round-seconds", seconds])
-    assert caught.value.code == code
-    assert out.exists() == (code == 0)
-    assert code == 0 or f"{seconds!r} is not a number > 0" in capsys.readouterr().err
+    path = log_file(tmp_path, LOG)
+    done = fedmpi_cli("data", "trace", path, "--out", "trace.csv", "--round-seconds", seconds)
+    assert done.returncode == code
+    assert (tmp_path / "trace.csv").exists() == (code == 0)
+    assert code == 0 or f"{seconds!r} is not a number > 0" in done.stderr

@@ -23,8 +23,8 @@ from fedmpi.data.prepared import Dataset
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.methods import Method
 from fedmpi.results.compare import first_difference
-from tests.conftest import SMALL
-from tests.simulated import run_to_file
+from tests.support.configs import SMALL
+from tests.support.simulations import run_to_file
 
 CONFIG = tomllib.loads(SMALL)
 ROUNDS = CONFIG["run"]["num_rounds"]

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 import fedmpi
-from fedmpi.__main__ import main
 from fedmpi.errors import UserError
-from tests.unit.run_files import create_run, finished_run
+from tests.support.run_files import create_run, finished_run
 
 
 def _missing(path) -> None:
@@ -68,20 +67,17 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_every_command_says_what_is_wrong(tmp_path, monkeypatch, capsys, kind):
+def test_every_command_says_what_is_wrong(fedmpi_cli, tmp_path, kind):
     """The file is named with the reason, the status is 2, nothing is written."""
-    monkeypatch.chdir(tmp_path)
     spoil, reason = BAD[kind]
     spoil(finished_run(tmp_path / "r.h5"))
     before = sorted(tmp_path.rglob("*"))
     for command in COMMANDS.values():
-        with pytest.raises(SystemExit) as ended:
-            main(command)
-        said = capsys.readouterr()
-        assert ended.value.code == 2, command
-        assert said.err.startswith("fedmpi: error: ")
-        assert "r.h5" in said.err
-        assert re.search(reason, said.err), said.err
+        done = fedmpi_cli(*command)
+        assert done.returncode == 2, command
+        assert done.stderr.startswith("fedmpi: error: ")
+        assert "r.h5" in done.stderr
+        assert re.search(reason, done.stderr), done.stderr
     assert sorted(tmp_path.rglob("*")) == before
     for load in (fedmpi.load_run, fedmpi.load_runs):
         with pytest.raises(UserError, match=reason):
@@ -91,21 +87,17 @@ def test_every_command_says_what_is_wrong(tmp_path, monkeypatch, capsys, kind):
 @pytest.mark.parametrize(
     ("command", "code"), [("plot", 2), ("export", 2), ("report", 0), ("watch", 0), ("info", 0)]
 )
-def test_run_without_evaluations(tmp_path, monkeypatch, capsys, command, code):
+def test_run_without_evaluations(fedmpi_cli, tmp_path, command, code):
     """There is nothing to draw or to export; what shows the state of a run shows that it has begun."""
-    monkeypatch.chdir(tmp_path)
     create_run(tmp_path / "r.h5")
-    with pytest.raises(SystemExit) as ended:
-        main(COMMANDS[command])
-    assert ended.value.code == code
-    said = capsys.readouterr()
-    assert ("none of the runs holds" in said.err) == (code == 2)
+    done = fedmpi_cli(*COMMANDS[command])
+    assert done.returncode == code
+    assert ("none of the runs holds" in done.stderr) == (code == 2)
 
 
 @pytest.mark.parametrize("command", ["plot", "report", "export", "watch"])
-def test_bad_files_among_good_ones(tmp_path, monkeypatch, capsys, command):
+def test_bad_files_among_good_ones(fedmpi_cli, tmp_path, command):
     """A folder with every kind of bad file: the two good runs are shown, each bad file is named."""
-    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "r.h5"  # a folder that is called as the commands want it
     folder.mkdir()
     finished_run(folder / "a.h5")
@@ -114,15 +106,12 @@ def test_bad_files_among_good_ones(tmp_path, monkeypatch, capsys, command):
     for kind in kinds:
         shutil.copy(folder / "a.h5", folder / f"bad {kind}.h5")
         BAD[kind][0](folder / f"bad {kind}.h5")
-    monkeypatch.setenv("COLUMNS", "200")
-    with pytest.raises(SystemExit) as ended:
-        main(COMMANDS[command])
-    assert ended.value.code == 0
-    said = capsys.readouterr()
+    done = fedmpi_cli(*COMMANDS[command], COLUMNS="200")
+    assert done.returncode == 0
     if command == "watch":
-        assert said.out.startswith(f"2 runs: 2 done; {len(kinds)} unreadable")
+        assert done.stdout.startswith(f"2 runs: 2 done; {len(kinds)} unreadable")
     else:
-        assert all(f"bad {kind}.h5" in said.err for kind in kinds)
+        assert all(f"bad {kind}.h5" in done.stderr for kind in kinds)
     if command == "report":
         page = (tmp_path / "r.html").read_text()
         assert all(f"bad {kind}.h5" in page for kind in kinds)

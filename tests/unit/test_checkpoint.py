@@ -27,7 +27,7 @@ from fedmpi.storage.checkpoint import (
     write_checkpoint,
 )
 from fedmpi.storage.files import replacing
-from tests.conftest import SMALL
+from tests.support.configs import SMALL
 
 CHECKPOINT = Checkpoint(
     run_id="0123456789abcdef",
@@ -93,7 +93,7 @@ def test_round_trip(run_path):
 def test_round_trip_of_unusual_contents(run_path, changes):
     """Empty arrays and tables, large numbers and strided arrays come back too."""
     checkpoint = replace(CHECKPOINT, **changes)
-    assert_same(newest_checkpoint(run_path, checkpoint.run_id)[0] or CHECKPOINT, CHECKPOINT)
+    assert newest_checkpoint(run_path, checkpoint.run_id) == (None, [])
     write_checkpoint(run_path, checkpoint)
     seen, notes = newest_checkpoint(run_path, checkpoint.run_id)
     assert_same(seen, checkpoint)

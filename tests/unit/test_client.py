@@ -17,7 +17,8 @@ from fedmpi.models.engines.autograd import OneByOne
 from fedmpi.models.flat import FlatModel
 from fedmpi.models.losses import Quadratic
 from fedmpi.simulation.client import LocalTrainer
-from tests.conftest import SMALL, minibatches
+from tests.support.configs import SMALL
+from tests.support.simulations import minibatches
 
 CPU = torch.device("cpu")
 SIZES = [7, 0, 5, 4]  # samples of four clients; client 1 has none

@@ -12,7 +12,7 @@ import pytest
 
 from fedmpi.results.compare import config_differences, first_difference, parameter_difference
 from fedmpi.storage.reader import Run, load_run
-from tests.unit.run_files import finished_run
+from tests.support.run_files import finished_run
 
 # In the file of `finished_run`: rounds 0 to 5, clients t % 7 and (t + 3) % 7 with weights 0.25 and 0.75,
 # update_max 2.5, evaluations of x_0, x_3 and x_6, model [10, 11, 12, 13, 14] as weight[2, 2] and bias[1].

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmpi import config as names
-from fedmpi.__main__ import main
 from fedmpi.config import validate
 from fedmpi.config.effects import unused_keys
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.experiments.sweep.points import experiment, load_sweep
-from tests.conftest import ROOT
+from tests.support.configs import ROOT
 
 # Line numbers matter: the tables below name them.
 BASE = """\
@@ -874,13 +874,20 @@ def test_a_partition_of_quadratic_data_has_no_effect():
 
 
 def test_every_key_says_what_it_means():
-    """No config key is without a word of documentation."""
+    """Each config key has its own words, which are more than its name; errors show them."""
     from dataclasses import fields
 
     for section, kind in names.sections().items():
         assert kind.__doc__.startswith(f"[{section}] ")
-        for key in fields(kind):
-            assert len(key.metadata["doc"]) > 3, f"{section}.{key.name}"
+        keys = fields(kind)
+        for key in keys:
+            meaning = key.metadata["doc"]
+            assert len(re.findall("[a-zA-Z]{2,}", meaning)) >= 1, f"{section}.{key.name}"
+            assert meaning.replace(" ", "_") != key.name
+            assert [k.name for k in keys if k.metadata["doc"] == meaning] == [key.name]
+    (problem,) = problems_of(edit(BASE, ("local_steps = 2", "")))
+    doc = {key.name: key.metadata["doc"] for key in fields(names.sections()["algorithm"])}["local_steps"]
+    assert f"algorithm.local_steps: missing; {doc}; expected" in problem
 
 
 # --- The command line ---------------------------------------------------------------------------------
@@ -893,17 +900,13 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("text", "key"), BROKEN.values(), ids=BROKEN)
-def test_check_ends_with_status_2_and_one_report(tmp_path, capsys, monkeypatch, text, key):
+def test_check_ends_with_status_2_and_one_report(fedmpi_cli, tmp_path, text, key):
     """`fedmpi check` of a broken config exits with 2, names the key on stderr and prints nothing else."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    path = tmp_path / "broken.toml"
-    path.write_text(text)
-    with pytest.raises(SystemExit) as caught:
-        main(["check", str(path)])
-    output = capsys.readouterr()
-    assert caught.value.code == 2
-    assert output.err.startswith(f"fedmpi: error: 1 problem in {path}:\n  config {key}")
-    assert output.out == ""
+    (tmp_path / "broken.toml").write_text(text)
+    done = fedmpi_cli("check", "broken.toml")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"fedmpi: error: 1 problem in broken.toml:\n  config {key}")
+    assert done.stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from fedmpi.models.engines.layout import speed_up
 from fedmpi.models.engines.vmap import Vectorised
 from fedmpi.models.flat import FlatModel
 from fedmpi.simulation.client import LocalTrainer
-from tests.conftest import SMALL
+from tests.support.configs import SMALL
 
 CPU = torch.device("cpu")
 torch.set_num_threads(1)  # as every run does by default; others change the bits

@@ -12,7 +12,7 @@ import fedmpi
 from fedmpi.errors import OutputError
 from fedmpi.experiments.tensorboard import EventFiles, events_folder
 from fedmpi.results.compare import first_difference
-from tests.unit.run_files import INITIAL, add_rounds, create_run, finished_run
+from tests.support.run_files import INITIAL, add_rounds, create_run, finished_run
 
 METRICS = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
 
@@ -105,7 +105,7 @@ def test_folder_that_cannot_be_made(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["run", "sweep"])
-def test_missing_package_is_told_before_the_run(small_config, tmp_path, fedmpi_cli, command):
+def test_missing_package_is_told_before_the_run(small_config, tmp_path, fedmpi_process, command):
     """Without tensorboard there is one sentence with the remedy, status 2, and no result file."""
     (tmp_path / "stub" / "tensorboard").mkdir(parents=True)
     (tmp_path / "stub" / "tensorboard" / "__init__.py").write_text("raise ImportError('not here')")
@@ -113,7 +113,7 @@ def test_missing_package_is_told_before_the_run(small_config, tmp_path, fedmpi_c
     (tmp_path / "sweep.toml").write_text('base = "small.toml"\nseeds = [1]\n')
     target = {"run": ("small.toml", "--out", "r.h5"), "sweep": ("sweep.toml", "--out", "runs")}[command]
     path = f"{tmp_path / 'stub'}:{':'.join(sys.path)}"
-    result = fedmpi_cli(command, *target, PYTHONPATH=path)
+    result = fedmpi_process(command, *target, PYTHONPATH=path)
     assert result.returncode == 2
     assert result.stderr.startswith("fedmpi: error: config run.tensorboard = true: needs the package")
     assert "(not here); pip install tensorboard" in result.stderr

@@ -10,7 +10,7 @@ import pytest
 
 from fedmpi.__main__ import main
 from fedmpi.config.json_schema import json_schema
-from tests.conftest import ROOT
+from tests.support.configs import ROOT
 
 CONFIGS = [
     path

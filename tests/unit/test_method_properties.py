@@ -11,7 +11,7 @@ from fedmpi.experiments.preview import table_lines
 from fedmpi.methods import Method, Round, make_method
 from fedmpi.participation import make_participation
 from fedmpi.participation.selection import LeastRecent
-from tests.conftest import SMALL
+from tests.support.configs import SMALL
 
 
 def fedau_weights(present: np.ndarray, *overrides: str) -> np.ndarray:

@@ -11,8 +11,7 @@ import pytest
 
 from fedmpi.config import Config, validate
 from fedmpi.methods import METHODS, ServerState, make_method
-from fedmpi.methods.fedavg import GeneralizedFedAvg
-from tests.conftest import ROOT, SMALL
+from tests.support.configs import ROOT, SMALL
 
 
 def config_with(eta: float = 1.0, interval: int = 1, warmup: int = 0) -> Config:
@@ -191,10 +190,30 @@ def test_the_state_is_frozen():
         state.anchor_round = 3
 
 
-def test_the_method_is_chosen_by_name():
-    """`algorithm.name` picks the class of its registry entry."""
-    assert METHODS["fedavg"] is GeneralizedFedAvg
-    assert type(make_method(config_with(), 7)) is GeneralizedFedAvg
+CLASSES = {
+    "fedavg": "GeneralizedFedAvg", "fedavgm": "FedAvgM", "fedadam": "FedAdam", "fedyogi": "FedYogi",
+    "fedau": "FedAU", "fedprox": "FedProx", "fedvarp": "FedVarp", "focus": "Focus", "mifa": "Mifa",
+    "fedlaavg": "FedLaAvg", "scaffold": "Scaffold", "amplified-scaffold": "AmplifiedScaffold",
+    "wait-minibatch": "WaitMinibatch", "wait-full": "WaitFull",
+}  # fmt: skip
+NEEDED = {
+    "fedlaavg": ["participation.selection=least-recent"],
+    "wait-minibatch": ["algorithm.wait_rounds=3"],
+    "wait-full": ["algorithm.wait_rounds=3"],
+}
+
+
+def test_every_method_has_its_class():
+    """No name is missing from the registry, or stands for another method's class."""
+    assert {name: kind.__name__ for name, kind in METHODS.items()} == CLASSES
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_method_is_chosen_by_name(name):
+    """`algorithm.name` makes a method of the class that is registered under it."""
+    changes = [f"algorithm.name={name}", *NEEDED.get(name, [])]
+    method = make_method(validate.parse(SMALL, "small.toml", changes), 7)
+    assert type(method).__name__ == CLASSES[name]
 
 
 def test_reading_and_planning_need_neither_mpi_nor_torch():

@@ -149,9 +149,9 @@ def test_a_launcher_of_another_mpi_is_refused(environment, monkeypatch, name):
     _refuse_foreign_launcher(1, "MPICH 5")
 
 
-def test_a_library_that_cannot_be_loaded_is_one_sentence(fedmpi_cli, small_config):
+def test_a_library_that_cannot_be_loaded_is_one_sentence(fedmpi_process, small_config):
     """mpi4py without its libmpi: what to install or load, status 2, no traceback."""
-    done = fedmpi_cli("run", small_config, "--out", "r.h5", MPI4PY_LIBMPI="/nowhere/libmpi.so")
+    done = fedmpi_process("run", small_config, "--out", "r.h5", MPI4PY_LIBMPI="/nowhere/libmpi.so")
     assert done.returncode == 2
     assert "MPI cannot be loaded" in done.stderr
     assert "module, the one mpi4py was installed with" in done.stderr

@@ -16,7 +16,7 @@ from fedmpi.config import Config, validate
 from fedmpi.errors import UserError
 from fedmpi.participation import Participation, make_participation
 from fedmpi.participation.availability import make_availability
-from tests.conftest import SMALL
+from tests.support.configs import SMALL
 
 PAPER = {
     "availability": "periodic",

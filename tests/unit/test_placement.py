@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -93,9 +94,15 @@ def test_the_quota_of_a_control_group(tmp_path, files, expected):
     assert core_quota(tmp_path) == expected
 
 
-def test_this_process_may_run_somewhere():
-    """There is at least one core."""
-    assert len(usable_cores()) >= 1
+def test_usable_cores_are_those_that_the_process_is_bound_to():
+    """All that the machine allows, and the one core that is left once the process is bound to it."""
+    allowed = os.sched_getaffinity(0)
+    assert usable_cores() == tuple(sorted(allowed))
+    try:
+        os.sched_setaffinity(0, {max(allowed)})
+        assert usable_cores() == (max(allowed),)
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedmpi.cli.plot import plot
 from fedmpi.errors import UserError
 from fedmpi.results.groups import group_runs
-from fedmpi.results.plots import plot
 from fedmpi.results.plots.curves import moving_average, moving_spread
 from fedmpi.results.plots.picture import PRESETS
 from fedmpi.storage.files import replacing
 from fedmpi.storage.reader import load_run
 from fedmpi.storage.writer import RunWriter
-from tests.unit.run_files import add_rounds, always_run, attributes, create_run, finished_run
+from tests.support.run_files import add_rounds, always_run, attributes, create_run, finished_run
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_plotting_needs_no_torch(tmp_path):
     """`fedmpi plot` loads neither torch nor mpi4py."""
     run = finished_run(tmp_path / "run.h5")
     code = (
-        "import sys; from fedmpi.results.plots import plot; plot([sys.argv[1]], sys.argv[2]); "
+        "import sys; from fedmpi.cli.plot import plot; plot([sys.argv[1]], sys.argv[2]); "
         "print([name for name in ('torch', 'mpi4py') if name in sys.modules])"
     )
     result = subprocess.run(
@@ -288,13 +288,30 @@ def test_many_groups_take_nothing_from_the_panels(tmp_path, figures):
     assert [tick.get_text() for tick in figure.axes[-1].get_xticklabels()] == ["0.001", "0.01", "0.1"]
 
 
-@pytest.mark.parametrize("preset", ["methods", "rates", "amplification"])
-def test_presets_draw(tmp_path, figures, preset):
-    """Each comparison makes a figure of two runs."""
-    for rate in (0.1, 0.2):
-        finished_run(tmp_path / f"{rate}.h5", f"algorithm.local_lr={rate}")
+@pytest.mark.parametrize(
+    ("preset", "key", "first", "second", "labels"),
+    [
+        ("methods", "algorithm.name", "mifa", "fedavg", ["mifa", "fedavg"]),
+        ("rates", "algorithm.local_lr", 0.2, 0.1, [r"$\gamma$ = 0.1", r"$\gamma$ = 0.2"]),
+        ("amplification", "algorithm.amplification", 10, 2, [r"$\eta$ = 2", r"$\eta$ = 10"]),
+    ],
+)
+def test_presets_draw(tmp_path, figures, preset, key, first, second, labels):
+    """Runs that differ in batch size too are named by the compared key alone, numbers in their order."""
+    final = {first: 0.5, second: 1.0}
+    for batch, (value, loss) in enumerate(final.items(), start=4):
+        settings = f"{key}={value}", "algorithm.amplify_every=2", f"algorithm.batch_size={batch}"
+        finished_run(tmp_path / f"{batch}.h5", *settings, losses=(2, 1.5, loss))
     assert plot([str(tmp_path)], str(tmp_path / "figure.png"), preset) == 0
-    assert len(figures[0].axes) >= 3
+    (figure,) = figures
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == labels
+    titles = ["Training loss (nats per sample)", "Training accuracy (%)", "Test accuracy (%)"]
+    assert [axis.get_title() for axis in figure.axes] == titles
+    lines = {line.get_label(): line.get_ydata() for line in figure.axes[0].get_lines()}
+    assert sorted(lines) == sorted(labels)
+    for value, loss in final.items():
+        (label,) = [label for label in labels if label.split()[-1] == str(value)]
+        assert list(lines[label]) == [2, 1.5, loss]
 
 
 def test_regularized_against_independent(tmp_path, figures):

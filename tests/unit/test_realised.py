@@ -6,7 +6,6 @@ import h5py
 import numpy as np
 import pytest
 
-from fedmpi.__main__ import main
 from fedmpi.cli.participation import write_participation
 from fedmpi.config import validate
 from fedmpi.errors import UserError
@@ -108,17 +107,11 @@ def test_a_place_that_cannot_be_written_is_a_user_error(small_config, tmp_path):
         write_participation(str(small_config), [], str(tmp_path / "file" / "q.h5"), 5, force=False)
 
 
-def test_the_command_line(small_config, tmp_path, monkeypatch):
+def test_the_command_line(fedmpi_cli, small_config, tmp_path):
     """`fedmpi participation CONFIG --out q.csv --rounds 3 --set ...`."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    out = tmp_path / "q.csv"
-    arguments = ["participation", str(small_config), "--out", str(out), "--rounds", "3"]
-    with pytest.raises(SystemExit) as caught:
-        main([*arguments, "--set", "participation.clients_per_round=1"])
-    assert caught.value.code == 0
-    lines = out.read_text().splitlines()
+    arguments = ["participation", small_config, "--out", "q.csv", "--rounds"]
+    assert fedmpi_cli(*arguments, 3, "--set", "participation.clients_per_round=1").returncode == 0
+    lines = (tmp_path / "q.csv").read_text().splitlines()
     assert lines[0] == "round,client,weight"
     assert [line.split(",")[::2] for line in lines[1:]] == [["0", "1.0"], ["1", "1.0"], ["2", "1.0"]]
-    with pytest.raises(SystemExit) as caught:
-        main([*arguments[:-1], "0"])
-    assert caught.value.code == 2
+    assert fedmpi_cli(*arguments, 0).returncode == 2

@@ -15,7 +15,7 @@ from fedmpi.config.json_schema import json_schema
 from fedmpi.config.reference import reference
 from fedmpi.config.registry import REGISTRIES
 from fedmpi.errors import ConfigError
-from tests.simulated import run_to_file
+from tests.support.simulations import run_to_file
 
 CONFIG = """
 [run]
@@ -136,7 +136,7 @@ def test_it_runs(extension, tmp_path):
 
 def test_the_reference_page_is_current():
     """configs/REFERENCE.md is what `fedmpi schema --markdown` writes."""
-    from tests.conftest import ROOT
+    from tests.support.configs import ROOT
 
     assert (ROOT / "configs" / "REFERENCE.md").read_text() == reference()
 

@@ -16,7 +16,7 @@ from fedmpi.results.groups import group_runs
 from fedmpi.results.report import collect
 from fedmpi.results.report.page import make_page
 from fedmpi.storage.files import replacing
-from tests.unit.run_files import create_run, finished_run
+from tests.support.run_files import create_run, finished_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from fedmpi.__main__ import main
 from fedmpi.cli.reproduce import _points
 from fedmpi.experiments.reproduce import HERE, RECIPES
 from fedmpi.experiments.sweep.best import Group, best_groups
@@ -77,9 +76,8 @@ def test_the_best_setting_of_each_method():
     assert [g.settings["x"] for g in best_groups(groups, "test_accuracy")] == [1, 1]
 
 
-def test_an_unknown_experiment_is_told(capsys):
+def test_an_unknown_experiment_is_told(fedmpi_cli):
     """Status 2, and the nearest name."""
-    with pytest.raises(SystemExit) as left:
-        main(["reproduce", "intervalls"])
-    assert left.value.code == 2
-    assert "did you mean intervals?" in capsys.readouterr().err
+    done = fedmpi_cli("reproduce", "intervalls")
+    assert done.returncode == 2
+    assert "did you mean intervals?" in done.stderr

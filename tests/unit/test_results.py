@@ -9,7 +9,7 @@ import pandas
 import pytest
 
 from fedmpi.experiments.reproduce import RECIPES
-from tests.conftest import ROOT
+from tests.support.configs import ROOT
 
 RESULTS = ROOT / "analysis" / "results"
 FIGURE = re.compile(r"\d+\.\d+ ± \d+\.\d+")

@@ -14,7 +14,7 @@ import pytest
 import fedmpi
 from fedmpi.errors import UserError
 from fedmpi.storage.files import replacing
-from tests.unit.run_files import create_run, finished_run
+from tests.support.run_files import create_run, finished_run
 
 
 def broken_file(path):

@@ -12,7 +12,7 @@ from fedmpi.config import validate
 from fedmpi.errors import UserError
 from fedmpi.participation import make_participation
 from fedmpi.participation.schedule import Schedule, read_schedule
-from tests.conftest import SMALL
+from tests.support.configs import SMALL
 
 HEADER = "round,client,weight\n"
 ROWS = [(0, 1, 0.5), (0, 4, 0.25), (2, 0, 1.0), (3, 2, 2.0), (3, 3, 3.0)]

@@ -15,7 +15,7 @@ from fedmpi.data.ownership import owned_by
 from fedmpi.data.partition import Partition
 from fedmpi.data.prepared import Dataset
 from fedmpi.data.shard import ClientData, _Header, _owned_rows, random_crop_flip
-from tests.conftest import minibatches
+from tests.support.simulations import minibatches
 
 CPU = torch.device("cpu")
 SIZES = [10, 4, 1, 7, 3, 10]  # samples of six clients

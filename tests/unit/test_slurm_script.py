@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from fedmpi.__main__ import main
 from fedmpi.experiments.job_script import Request, job_script, minutes, warnings
-from tests.conftest import ROOT
+from tests.support.commands import in_process
+from tests.support.configs import ROOT
 
 REQUEST = Request("configs/my config.toml", "out dir/r.h5", "4:00:00", nodes=2, ranks_per_node=4)
 FASHION, SWEEP = "configs/fashion-amplified.toml", "configs/fashion-sweep.toml"
@@ -31,13 +31,11 @@ SHIPPED = {
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_the_shipped_scripts(name, monkeypatch, capsys):
+def test_the_shipped_scripts(name):
     """Scripts in jobs/ are what `fedmpi slurm` writes."""
-    monkeypatch.chdir(ROOT)
-    with pytest.raises(SystemExit) as ended:
-        main(["slurm", *SHIPPED[name].split()])
-    assert ended.value.code == 0
-    assert (ROOT / "jobs" / name).read_text() == capsys.readouterr().out
+    done = in_process(ROOT, "slurm", *SHIPPED[name].split())
+    assert done.returncode == 0
+    assert (ROOT / "jobs" / name).read_text() == done.stdout
     subprocess.run(["bash", "-n", ROOT / "jobs" / name], check=True)
 
 
@@ -115,10 +113,9 @@ def test_what_cannot_fit_is_told():
     assert minutes("1-0") == 1440
 
 
-def test_bad_requests(small_config, capsys):
+def test_bad_requests(fedmpi_cli, small_config):
     """A time that is none, an array of a single run: status 2 and what is accepted."""
     for arguments, text in ((["--time", "soon"], "HH:MM:SS"), (["--time", "5", "--array"], "not a sweep")):
-        with pytest.raises(SystemExit) as ended:
-            main(["slurm", str(small_config), *arguments])
-        assert ended.value.code == 2
-        assert text in capsys.readouterr().err
+        done = fedmpi_cli("slurm", small_config, *arguments)
+        assert done.returncode == 2
+        assert text in done.stderr

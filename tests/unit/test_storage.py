@@ -22,7 +22,7 @@ import fedmpi
 from fedmpi.errors import UserError
 from fedmpi.storage.reader import load_run, peek
 from fedmpi.storage.writer import RunWriter, check_target
-from tests.unit.run_files import INITIAL, PARAMETERS, add_rounds, attributes, create_run, finished_run
+from tests.support.run_files import INITIAL, PARAMETERS, add_rounds, attributes, create_run, finished_run
 
 xarray = pytest.importorskip("xarray")
 
@@ -378,7 +378,7 @@ def test_reader_in_another_process_does_not_block(tmp_path):
 WRITE_FOR_EVER = """
 import sys
 from pathlib import Path
-from tests.unit.run_files import INITIAL, add_rounds, create_run
+from tests.support.run_files import INITIAL, add_rounds, create_run
 writer = create_run(Path(sys.argv[1]))
 for t in range(10**9):
     add_rounds(writer, t, t + 1)
@@ -492,7 +492,7 @@ from pathlib import Path
 import numpy as np
 from fedmpi.errors import UserError
 from fedmpi.storage.reader import load_run
-from tests.unit.run_files import INITIAL, add_rounds, create_run
+from tests.support.run_files import INITIAL, add_rounds, create_run
 
 path, room = Path(sys.argv[1]), int(sys.argv[2])
 writer = create_run(path)
@@ -568,12 +568,12 @@ DAMAGE = {
     "foreign HDF5": (_foreign, "format None.*accepted is 'fedmpi-run'"),
     "prepared data": (_edit(lambda f: f.attrs.update(format="fedmpi-data")), "format 'fedmpi-data'"),
     "newer": (_edit(lambda f: f.attrs.update(format_version=2)), "version 2.*up to version 1"),
-    "version as text": (_edit(lambda f: f.attrs.update(format_version="one")), "version"),
-    "missing table": (_edit(lambda f: f.pop("eval")), "eval"),
-    "missing column": (_edit(lambda f: f["train"].pop("wall_time_s")), "wall_time_s"),
-    "missing config": (_edit(lambda f: f.attrs.pop("config")), "config"),
-    "broken config": (_edit(lambda f: f.attrs.update(config="[run")), "."),
-    "flipped byte": (_flip_stored_byte, "."),
+    "version as text": (_edit(lambda f: f.attrs.update(format_version="one")), "version one; accepted"),
+    "missing table": (_edit(lambda f: f.pop("eval")), "not complete .*'eval'"),
+    "missing column": (_edit(lambda f: f["train"].pop("wall_time_s")), "not complete .*'wall_time_s'"),
+    "missing config": (_edit(lambda f: f.attrs.pop("config")), r"not complete \('config'\)"),
+    "broken config": (_edit(lambda f: f.attrs.update(config="[run")), r"not complete \(Expected '\]'"),
+    "flipped byte": (_flip_stored_byte, "do not match its checksum"),
 }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmpi.__main__ import main
 from fedmpi.cli.check import check
 from fedmpi.errors import UserError
 from fedmpi.participation.schedule import Schedule
@@ -195,12 +194,9 @@ def test_a_picture_that_cannot_be_written_is_a_user_error(small_config, tmp_path
         check(str(small_config), [], 1, str(tmp_path / "file" / "who.png"))
 
 
-def test_the_command_line(small_config, tmp_path, monkeypatch):
+def test_the_command_line(fedmpi_cli, small_config, tmp_path):
     """`fedmpi check CONFIG --plot FIG.png`, with participation that depends on the labels."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     who = ("availability=bernoulli", "probability_from=labels", "selection=all")
     sets = [part for pair in who for part in ("--set", f"participation.{pair}")]
-    with pytest.raises(SystemExit) as caught:
-        main(["check", str(small_config), "--plot", str(tmp_path / "who.png"), *sets])
-    assert caught.value.code == 0
+    assert fedmpi_cli("check", small_config, "--plot", "who.png", *sets).returncode == 0
     assert (tmp_path / "who.png").read_bytes().startswith(b"\x89PNG")

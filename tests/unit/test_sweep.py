@@ -10,13 +10,14 @@ import time
 
 import pytest
 
+from fedmpi.cli.sweep import best
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.experiments.sweep import claims
-from fedmpi.experiments.sweep.best import best, collect
+from fedmpi.experiments.sweep.best import collect
 from fedmpi.experiments.sweep.points import experiment, load_sweep
 from fedmpi.experiments.sweep.store import Outcome, Store, outcome_of
-from tests.conftest import SMALL
-from tests.unit.run_files import finished_run
+from tests.support.configs import SMALL
+from tests.support.run_files import finished_run
 
 
 @pytest.fixture
@@ -195,13 +196,15 @@ def test_the_index_is_a_table(finished):
 
 
 def test_what_is_left_to_do(finished, write):
-    """Done and diverged runs are final until more rounds are asked for; failed ones until the next job."""
+    """A done run is final until more rounds are asked for, a diverged one is; a failed one for this job."""
     store, points = finished
     assert all(store.is_final(p, store.outcome(p.name)) for p in points)
-    longer = load_sweep(
-        write('seeds = [1, 2]\n[grid]\n"algorithm.local_lr" = [0.1, 0.2, 9.0]\n"run.num_rounds" = [6]\n')
-    )
-    assert longer[0].digest == points[0].digest
+    path = write('seeds = [1, 2]\n[grid]\n"algorithm.local_lr" = [0.1, 0.2, 9.0]\n')
+    base = store.folder.parent / "small.toml"
+    base.write_text(SMALL.replace("num_rounds = 6", "num_rounds = 7"))
+    longer = load_sweep(path)
+    assert [p.digest for p in longer] == [p.digest for p in points]
+    assert [store.is_final(p, store.outcome(p.name)) for p in longer] == [False] * 4 + [True] * 2
     failed = Outcome("failed", points[0].digest, time=100.0)
     assert store.is_final(points[0], failed, since=99.0)
     assert not store.is_final(points[0], failed, since=101.0)

@@ -14,7 +14,7 @@ from fedmpi.config import validate
 from fedmpi.errors import UserError
 from fedmpi.experiments.progress import Progress
 from fedmpi.results.text import bytes_text, duration
-from tests.unit.run_files import add_rounds, attributes, create_run, finished_run
+from tests.support.run_files import add_rounds, attributes, create_run, finished_run
 
 
 @pytest.mark.parametrize(

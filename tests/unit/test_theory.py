@@ -14,7 +14,7 @@ from fedmpi.config import validate
 from fedmpi.participation import make_participation
 from fedmpi.theory import Weights
 from fedmpi.theory.advice import Adviser, known_of_quadratic, look_ahead
-from tests.twin import algorithm_1, quadratic_gradient
+from tests.support.algorithm_twin import algorithm_1, quadratic_gradient
 
 N, DIM = 6, 3
 CENTERS = np.random.default_rng(5).standard_normal((N, DIM)) * np.array([3.0, 1.0, 0.3])

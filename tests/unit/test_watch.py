@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedmpi.cli.watch import see, sparkline, watch
-from tests.unit.run_files import INITIAL, add_rounds, create_run, finished_run
+from tests.support.run_files import INITIAL, add_rounds, create_run, finished_run
 
 
 def test_a_run_going_on(tmp_path, fedmpi_cli):

@@ -1,4 +1,4 @@
-"""`fedmpi sweep best`: the best settings of each method, mean and spread over seeds."""
+"""The best settings of each method of a sweep, mean and spread over seeds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmpi.errors import EXIT_DONE, UserError, did_you_mean
-from fedmpi.experiments.sweep.store import METRICS, Store
+from fedmpi.experiments.sweep.store import Store
 from fedmpi.storage.columns import DONE
 from fedmpi.storage.reader import load_table
 
@@ -36,15 +35,7 @@ class Group:
         return f"{self.mean:.4f}{spread}"
 
 
-def best(folder: str, metric: str, last: int, *, everything: bool = False) -> int:
-    """Print the best settings of each method by a metric: lowest loss, highest accuracy."""
-    if metric not in METRICS:
-        raise UserError(f"--metric {metric}: unknown; {did_you_mean(metric, METRICS)}")
-    print_best(collect(Store(folder), metric, last), metric, everything=everything)
-    return EXIT_DONE
-
-
-def print_best(groups: list[Group], metric: str, *, everything: bool = False) -> None:
+def best_lines(groups: list[Group], metric: str, *, everything: bool = False) -> list[str]:
     """A table of each method's best setting, or of all of them, best first."""
     sign = -1 if metric.endswith("accuracy") else 1
     complete = _complete(groups)
@@ -55,12 +46,13 @@ def print_best(groups: list[Group], metric: str, *, everything: bool = False) ->
         rows += [_row(g, groups) for g in (ranked if everything else ranked[:1])]
         if not ranked:
             rows.append([method, "no setting is done for all seeds", "", "", ""])
-    _print_table([["method", "settings", metric.replace("_", " "), "seeds", ""], *rows])
+    lines = _table([["method", "settings", metric.replace("_", " "), "seeds", ""], *rows])
     if unfinished:
-        print(
+        lines.append(
             f"{unfinished} of {sum(g.num_seeds for g in groups)} runs have no result (diverged, failed or "
             "not done); settings without all their seeds are left out"
         )
+    return lines
 
 
 def best_groups(groups: list[Group], metric: str) -> list[Group]:
@@ -116,7 +108,9 @@ def _show(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _print_table(rows: list[list[str]]) -> None:
+def _table(rows: list[list[str]]) -> list[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

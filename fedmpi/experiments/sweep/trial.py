@@ -1,11 +1,10 @@
-"""`fedmpi sweep --dry-run`: time and memory of a sweep, from a few rounds of each kind of run."""
+"""Time and memory of a sweep, from a few rounds of each kind of run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from fedmpi.config import Config
-from fedmpi.errors import EXIT_DONE
 from fedmpi.experiments.lifecycle import prepare
 from fedmpi.experiments.sweep.points import Point
 from fedmpi.mpi import Comm
@@ -45,14 +44,12 @@ def measure(group: Comm, config: Config) -> Cost:
     return Cost(*group.gather_on_all((rounds, evaluation))[0], max(most))
 
 
-def dry_run(world: Comm, group: Comm, points: list[Point], num_groups: int) -> int:
-    """Collective. Print all runs and what they will cost; the first group tests one of each kind."""
+def dry_run(world: Comm, group: Comm, points: list[Point], num_groups: int) -> list[str]:
+    """Collective. All runs and what they will cost, in lines; the first group tests one of each kind."""
     kinds = list({point.cost_key: point for point in reversed(points)}.values())[::-1][:_MOST_TRIALS]
     costs = {p.cost_key: measure(group, p.config) for p in kinds} if world.rank < group.size else {}
     world.wait_asleep()
-    if world.is_root:
-        print("\n".join(_lines(points, costs, group.size, num_groups)), flush=True)
-    return EXIT_DONE
+    return _lines(points, costs, group.size, num_groups) if world.is_root else []
 
 
 def _lines(points: list[Point], costs: dict[str, Cost], width: int, num_groups: int) -> list[str]:

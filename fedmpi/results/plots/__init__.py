@@ -2,8 +2,8 @@
 
 style.py: colours, axes, files. curves.py: curves with bands over seeds, and comparisons of a config value.
 regularized.py: independent or regularized participation. presets.py: participation, timing, trajectories.
-picture.py: `fedmpi plot`. trajectory.py: `fedmpi plot --trajectory`, all panels of the appendix.
-participation_figure.py and advice_figure.py: participation and theory, for `check` and `advise`.
+picture.py: runs into a file. trajectory.py: paths in the plane, all panels of the appendix.
+participation_figure.py, advice_figure.py: pictures of participation and theory, for `check` and `advise`.
 Invariant: neither torch nor MPI is needed, and matplotlib is loaded when something is drawn.
 """
 

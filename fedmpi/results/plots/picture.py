@@ -1,8 +1,7 @@
-"""`fedmpi plot`: runs as a picture, and the paper's figures as presets."""
+"""Runs as a picture in a file, and the paper's figures as presets."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -32,21 +31,22 @@ _OTHERS: dict[str, Callable[[list[Group]], object]] = {
 PRESETS = (*_COMPARED, *_OTHERS)
 
 
-def plot(paths: Sequence[str], out: str, preset: str | None = None, *, trajectory: bool = False) -> int:
-    """Draw the runs below the paths into one file, or with `trajectory` their paths in the plane."""
+def plot(
+    paths: Sequence[str], out: str, preset: str | None = None, *, trajectory: bool = False
+) -> list[str]:
+    """Draw the runs below the paths into one file, or with `trajectory` their paths in the plane.
+
+    Returns what was left out of a folder, and why.
+    """
     if trajectory:
         plot_trajectories([load_run(path) for path in paths], out)
-        print(out)
-        return 0
+        return []
     target = figure_target(out, "--out")
     if preset is not None and preset not in PRESETS:
         raise UserError(f"--preset {preset}: unknown; {did_you_mean(preset, PRESETS)}")
     runs, skipped = load_each(paths)
-    for problem in skipped:
-        if len(paths) == 1 and Path(paths[0]).is_dir():  # a folder may hold other files
-            print(f"fedmpi: warning: left out: {problem}", file=sys.stderr)
-        else:
-            raise UserError(problem)
+    if skipped and not (len(paths) == 1 and Path(paths[0]).is_dir()):  # a folder may hold other files
+        raise UserError(skipped[0])
     import matplotlib
 
     matplotlib.use("Agg")
@@ -55,8 +55,7 @@ def plot(paths: Sequence[str], out: str, preset: str | None = None, *, trajector
     figure = _drawing(preset)(group_runs(runs))
     save_figure(figure, target, "--out")
     pyplot.close(figure)
-    print(target)
-    return 0
+    return skipped
 
 
 def _drawing(preset: str | None) -> Callable[[list[Group]], object]:

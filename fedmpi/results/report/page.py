@@ -7,33 +7,15 @@ from __future__ import annotations
 
 import datetime
 import json
-import sys
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from fedmpi import __version__
-from fedmpi.errors import UserError
 from fedmpi.results.groups import Group, group_runs
 from fedmpi.results.report import collect, sections
-from fedmpi.storage.output import write_output
 from fedmpi.storage.reader import Run
-from fedmpi.storage.runs import load_each
-
-
-def report(paths: Sequence[str], out: str) -> int:
-    """Write the report of all runs below the paths."""
-    target = Path(out)
-    if target.suffix not in (".html", ".htm"):
-        raise UserError(f"--out {out}: format {target.suffix or 'missing'}; accepted: .html")
-    runs, skipped = load_each(paths)
-    write_output(target, make_page(runs, skipped).encode())
-    for problem in skipped:
-        print(f"fedmpi: warning: left out: {problem}", file=sys.stderr)
-    print(f"{target}: {len(runs):,} run(s)")
-    return 0
 
 
 def make_page(runs: Sequence[Run], skipped: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fedmpi.config import Config, validate
-from fedmpi.data.shard import ClientData, DataInfo, load_shards
+from fedmpi.data.shard import ClientData, DataInfo, Work, load_shards
 from fedmpi.experiments.lifecycle import start
 from fedmpi.mpi import Comm
 from fedmpi.simulation.loop import Simulation
@@ -64,3 +64,9 @@ def shard_of(config: Config) -> tuple[ClientData, DataInfo]:
     """The clients' data on one rank."""
     clients, _, _, info = load_shards(single_rank(), config, torch.device("cpu"))
     return clients, info
+
+
+def minibatches(data: ClientData, client: int, drawn: int, count: int, samples=None) -> list:
+    """The (inputs, labels) of each local step of one client, as tensors of their own."""
+    steps = data.minibatches([Work(client, drawn, samples)], count)
+    return [(inputs[0].clone(), labels[0].clone()) for inputs, labels in steps]

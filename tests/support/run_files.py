@@ -10,7 +10,7 @@ import numpy as np
 
 from fedmpi.config import validate
 from fedmpi.storage.writer import RunWriter
-from tests.conftest import SMALL
+from tests.support.configs import SMALL
 
 PARAMETERS = '[["weight", [2, 2]], ["bias", [1]]]'
 INITIAL = np.array([0.0, 1.0, 2.0, 3.0, 4.0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -16,8 +17,16 @@ def on_chosen_rank() -> bool:
     return str(MPI.COMM_WORLD.rank) == os.environ.get("FEDMPI_TEST_RANK")
 
 
+def note_fault() -> None:
+    """Leave a file that tells a test when the fault began."""
+    Path("fault").touch()
+
+
 class Faulty(nn.Module):
-    """Logistic regression that fails in training after a few calls, in the way FEDMPI_TEST_FAULT names."""
+    """Logistic regression that fails in training in the way FEDMPI_TEST_FAULT names.
+
+    It does so on one rank, after three calls, or FEDMPI_TEST_CALLS.
+    """
 
     def __init__(self, size: int, num_classes: int) -> None:
         super().__init__()
@@ -26,8 +35,13 @@ class Faulty(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         self.calls += self.training
-        if self.training and self.calls > 3 and on_chosen_rank():
+        if (
+            self.training
+            and self.calls > int(os.environ.get("FEDMPI_TEST_CALLS", "3"))
+            and on_chosen_rank()
+        ):
             fault = os.environ["FEDMPI_TEST_FAULT"]
+            note_fault()
             if fault == "raise":
                 raise RuntimeError("the dog ate the minibatch")
             if fault == "exit":
@@ -45,16 +59,20 @@ def faulty_model(input_shape, num_classes):
 def model_that_fails_on_one_rank(input_shape, num_classes):
     """Raises while the model is built, on one rank only."""
     if on_chosen_rank():
+        note_fault()
         raise FileNotFoundError("weights.pt")
     return faulty_model(input_shape, num_classes)
 
 
 class Slow(Faulty):
-    """Logistic regression that takes its time, FEDMPI_TEST_SLEEP seconds a step."""
+    """Logistic regression that sleeps FEDMPI_TEST_SLEEP seconds a step, and as long as `hold` exists."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         if self.training:
             time.sleep(float(os.environ.get("FEDMPI_TEST_SLEEP", "0")))
+            while Path("hold").exists():
+                Path("held").touch()
+                time.sleep(0.02)
         return self.layer(inputs.flatten(1))
 
 
@@ -91,4 +109,7 @@ def even_rounds(t, num_clients, seed):
 
 def differs_by_rank(t, num_clients, seed):
     """Availability that is not a pure function: rank 1 sees fewer clients."""
-    return range(num_clients - 1) if on_chosen_rank() else range(num_clients)
+    if not on_chosen_rank():
+        return range(num_clients)
+    note_fault()
+    return range(num_clients - 1)
