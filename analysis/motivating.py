@@ -6,13 +6,9 @@ python analysis/motivating.py appendix.png
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 
 import fedmpi
-from fedmpi import mpi
-from fedmpi.config import validate
-from fedmpi.experiments.lifecycle import start
 from fedmpi.results.plots.trajectory import plot_trajectories
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs" / "motivating"
@@ -22,14 +18,11 @@ PANELS = [(gamma, 1) for gamma in (0.05, 0.1, 0.25, 0.5)] + [(0.05, eta) for eta
 
 def main(out: str) -> None:
     """Run each setting once, draw, and print how near each comes."""
-    files: dict[tuple[float, int], Path] = {}
-    with tempfile.TemporaryDirectory() as folder, mpi.session() as comm:
-        for gamma, eta in dict.fromkeys(PANELS):
-            config = validate.load(CONFIGS / f"gamma{gamma}-eta{eta}.toml", [])
-            path = files[gamma, eta] = Path(folder) / f"{gamma}-{eta}.h5"
-            prepared = start(comm, config, path)
-            prepared.simulation.run(prepared.file)
-        runs = [fedmpi.load_run(files[panel]) for panel in PANELS]
+    done = {
+        (gamma, eta): fedmpi.run(CONFIGS / f"gamma{gamma}-eta{eta}.toml", progress=False)
+        for gamma, eta in dict.fromkeys(PANELS)
+    }
+    runs = [done[panel] for panel in PANELS]
     plot_trajectories(runs, out)
     print(f"\n{out}: f(x_15) - f* by panel")
     optimum = 2 / 3  # mean over clients of |x* - z_n|^2 / 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedmpi.data.sources import prepare as prepare_dataset
+from fedmpi.data.originals import prepare as prepare_dataset
 from fedmpi.errors import UserError
 from fedmpi.results.text import bytes_text
 

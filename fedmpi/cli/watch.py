@@ -24,7 +24,7 @@ _RATE_ROUNDS = 200  # the rate is taken over the last rounds
 _SILENT_SECONDS = 120.0  # without a write for this long, a run may be dead
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Seen:
     """What a frame shows of one run."""
 
@@ -103,7 +103,7 @@ def see(path: Path) -> Seen:
     passed = recent[-1] - recent[0] if len(recent) > 1 else 0.0
     names = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
     return Seen(
-        path, run["name"], status, len(wall), run["num_rounds"],
+        path=path, name=run["name"], status=status, completed=len(wall), total=run["num_rounds"],
         rate=(len(recent) - 1) / passed if passed > 0 else 0.0,
         elapsed=float(wall[-1]) if len(wall) else 0.0,
         metrics={n: evaluations[n][np.isfinite(evaluations[n])] for n in names},

@@ -118,7 +118,7 @@ class Registry(Mapping[str, Any]):
 REGISTRIES: dict[str, Registry] = {}
 
 DATASETS = Registry("data.dataset", "fedmpi.data.sources")
-PARTITIONS = Registry("data.partition", "fedmpi.data.partition")
+PARTITIONS = Registry("data.partition", "fedmpi.data.partition_rules")
 MODELS = Registry("model.name", "fedmpi.models.builtin")
 AVAILABILITIES = Registry("participation.availability", "fedmpi.participation")
 SELECTIONS = Registry("participation.selection", "fedmpi.participation")

@@ -34,6 +34,8 @@ ARGUMENTS = {
     "dataset": "data.dataset",
 }
 
+_INSTANCES = ("model", "dataset")  # may be given themselves, instead of a function that makes them
+
 
 @dataclass(frozen=True, kw_only=True)
 class PassedObject:
@@ -50,11 +52,16 @@ _passed: dict[tuple[str, str], PassedObject] = {}  # by config key and name
 @contextlib.contextmanager
 def passed_objects(objects: dict[str, Any]) -> Iterator[dict[str, str]]:
     """Make objects known for a `with` block, by argument of fedmpi.run; gives settings that name them."""
-    found = {ARGUMENTS[argument]: _describe(value, argument) for argument, value in objects.items()}
+    names = {ARGUMENTS[argument]: value for argument, value in objects.items() if isinstance(value, str)}
+    things = {
+        ARGUMENTS[argument]: _describe(value, argument)
+        for argument, value in objects.items()
+        if not isinstance(value, str)
+    }
     before = dict(_passed)
-    _passed.update({(key, thing.name): thing for key, thing in found.items()})
+    _passed.update({(key, thing.name): thing for key, thing in things.items()})
     try:
-        yield {key: thing.name for key, thing in found.items()}
+        yield names | {key: thing.name for key, thing in things.items()}
     finally:
         _passed.clear()
         _passed.update(before)
@@ -163,6 +170,10 @@ def _call(key: str, name: str, path: object = None) -> str:
 
 def _describe(value: Any, argument: str) -> PassedObject:
     """An object with the name and the source that stand for it."""
+    if not callable(value) and argument not in _INSTANCES:
+        raise UserError(
+            f"{argument} = {type(value).__name__}: expected a function, a class, or a name as in the config"
+        )
     function = value if callable(value) and not _is_module(value) else _giving(value)
     inner = value.func if isinstance(value, functools.partial) else value
     plain = getattr(inner, "__name__", type(inner).__name__)

@@ -44,7 +44,7 @@ class Normaliser:
         return values if self.scale is None else values.mul_(self.scale).add_(self.shift)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EvalData:
     """The evaluation blocks of one rank, out of `num_blocks` in total."""
 

@@ -6,7 +6,6 @@ for any number of ranks.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,15 +15,12 @@ from torch import Tensor
 
 from fedmpi.config import Config
 from fedmpi.data import rng
-from fedmpi.data.evaluation import EVAL_BLOCK, EvalData, Normaliser, eval_rows, stratified
+from fedmpi.data.evaluation import Normaliser
 from fedmpi.data.ownership import owned_by, place_of
-from fedmpi.data.partition import ClientLabels, Partition, make_partition
-from fedmpi.data.prepared import Dataset
-from fedmpi.data.sources import load_dataset
-from fedmpi.mpi import Comm
+from fedmpi.data.partition import ClientLabels, Partition
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DataInfo:
     """What all ranks know about the data."""
 
@@ -42,29 +38,6 @@ class DataInfo:
         """What a local step of each client costs: the samples of its minibatch."""
         sizes = self.partition.sizes[clients]
         return np.minimum(sizes, batch_size) if batch_size else sizes
-
-
-@dataclass(frozen=True)
-class _Header:
-    """The small parts of a Dataset, which every rank needs."""
-
-    name: str
-    shape: tuple[int, ...]
-    input_dtype: np.dtype
-    train_labels: np.ndarray
-    train_clients: np.ndarray | None
-    test_labels: np.ndarray
-    num_classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    digest: str
-
-    @classmethod
-    def of(cls, data: Dataset) -> _Header:
-        return cls(
-            data.name, data.shape, data.train_inputs.dtype, data.train_labels, data.train_clients,
-            data.test_labels, data.num_classes, data.mean, data.std, data.digest(),
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -226,79 +199,3 @@ def random_crop_flip(inputs: Tensor, draws: np.random.Generator) -> Tensor:
     padded = torch.nn.functional.pad(inputs, (4, 4, 4, 4))
     crop = padded[..., top : top + height, left : left + width]
     return crop.flip(-1) if flip else crop.contiguous()
-
-
-def _owned_rows(partition: Partition, rank: int, size: int) -> np.ndarray:
-    """Samples of a rank's clients, client by client."""
-    owned = owned_by(rank, size, partition.num_clients)
-    sizes, first = partition.sizes[owned], partition.offsets[owned]
-    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return partition.order[np.repeat(first, sizes) + within]
-
-
-def load_shards(
-    comm: Comm, config: Config, device: torch.device
-) -> tuple[ClientData, EvalData, EvalData, DataInfo]:
-    """Collective. (clients' data, train and test evaluation data, what all ranks know).
-
-    One rank of each node reads the data set and sends every rank of the node the rows that it needs.
-    """
-    # The first rank of a node reads all; every rank gets labels and sizes, and computes the partition.
-    data = comm.try_on_nodes(lambda: load_dataset(config.data, on_node=True))
-    header = comm.share_on_node(_Header.of(data) if data else None)
-    partition = comm.try_on_all(
-        lambda: make_partition(
-            header.train_labels, header.train_clients, header.num_classes, config.data, config.run.seed
-        ),
-    )
-    dtype = getattr(torch, config.run.dtype)
-    normalise = Normaliser.of(header, dtype, device)
-
-    # Collective: the inputs of the rows that each rank needs.
-    def take(part: str, rows_of: object) -> np.ndarray:
-        rows = rows_of(comm.rank)
-        out = np.empty((len(rows), *header.shape), header.input_dtype)
-        source = getattr(data, f"{part}_inputs") if data else None
-        comm.scatter_on_node(lambda rank: source[rows_of(rank)], out)
-        return out
-
-    # Collective: this rank's blocks of an evaluation set, or of a chosen subset.
-    def evaluation(part: str, labels: np.ndarray, chosen: np.ndarray | None = None) -> EvalData:
-        chosen = np.arange(len(labels)) if chosen is None else chosen
-        blocks, rows = eval_rows(len(chosen), comm.rank, comm.size)
-        inputs = take(part, lambda rank: chosen[eval_rows(len(chosen), rank, comm.size)[1]])
-        return EvalData(
-            blocks, math.ceil(len(chosen) / EVAL_BLOCK), len(chosen),
-            torch.from_numpy(inputs).to(device), torch.from_numpy(labels[chosen[rows]]).to(device),
-            normalise,
-        )  # fmt: skip
-
-    # The training set may be evaluated on a subset.
-    subset = None
-    if config.run.eval_train_samples is not None:
-        subset = stratified(header.train_labels, config.run.eval_train_samples, config.run.seed)
-
-    # The samples of this rank's clients, and what all ranks know.
-    clients = ClientData(
-        config,
-        partition,
-        (comm.rank, comm.size),
-        take("train", lambda rank: _owned_rows(partition, rank, comm.size)),
-        header.train_labels[_owned_rows(partition, comm.rank, comm.size)],
-        normalise,
-        device,
-    )
-    info = DataInfo(
-        header.name, header.shape, header.num_classes, len(header.train_labels),
-        len(header.test_labels), partition,
-        ClientLabels(partition, header.train_labels, header.num_classes),
-        partition.majority_labels(header.train_labels),
-        f"{header.digest}/{partition.digest()}",
-    )  # fmt: skip
-
-    return (
-        clients,
-        evaluation("train", header.train_labels, subset),
-        evaluation("test", header.test_labels),
-        info,
-    )

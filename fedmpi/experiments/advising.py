@@ -60,9 +60,13 @@ def measure(comm: Comm, config: Config, at: str | None, listener: Listener | Non
     constants = simulation.probe.measure(x, listener.round_done)
     listener.ended(simulation.probe.steps)
     return Known(
-        f"estimates at a point: {where}", constants.smoothness, constants.sigma2, constants.gap,
-        constants.d2, constants.deviations,
-    )  # fmt: skip
+        source=f"estimates at a point: {where}",
+        smoothness=constants.smoothness,
+        sigma2=constants.sigma2,
+        gap=constants.gap,
+        d2=constants.d2,
+        deviations=constants.deviations,
+    )
 
 
 def _params_of(path: str) -> np.ndarray:

@@ -9,16 +9,24 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmpi.config import Config, validate
-from fedmpi.config.toml import toml_value
-from fedmpi.config.user_code import ARGUMENTS, passed_objects
+from fedmpi.config.user_code import passed_objects
 from fedmpi.errors import UserError
+from fedmpi.experiments.callbacks import Callbacks, SweepProgress
 from fedmpi.experiments.lifecycle import Prepared, go_on, nothing_to_do, plan_resume, start
 from fedmpi.experiments.progress import progress_bar
+from fedmpi.experiments.python_input import (
+    GIVEN_BY,
+    ConfigSource,
+    Settings,
+    known_objects,
+    load_config,
+    override_texts,
+    points_of,
+)
 from fedmpi.mpi import Comm, attached
 from fedmpi.simulation.outcome import Listener, Outcome
 from fedmpi.simulation.stopping import StopRequest
@@ -31,10 +39,6 @@ if TYPE_CHECKING:
     import pandas
 
     from fedmpi.experiments.preview import Preview
-
-ConfigSource = str | Path | Mapping[str, Any]  # a TOML file, or its sections as a dict
-Settings = Mapping[str, Any] | None  # {"algorithm.local_lr": 0.1}
-_GIVEN_BY = "overrides"
 
 
 def run(
@@ -64,7 +68,8 @@ def run(
                    method, a class derived from fedmpi.methods.Method;
                    partition(labels, num_clients, seed) -> the client of each sample;
                    dataset() -> fedmpi.data.prepared.Dataset, or such a data set.
-                   Functions may leave out arguments that they do not need.
+                   Functions may leave out arguments that they do not need. A string is a name, as in
+                   the config.
 
     An object that another process can import (not from a notebook, not from the script itself) stands in
     the result file by its name, as if the config named it. Any other stands there with its source; such a
@@ -74,8 +79,9 @@ def run(
     A run that diverges is no error: its status says so, and a warning. Ctrl-C ends it with a checkpoint and
     raises KeyboardInterrupt.
     """
-    with passed_objects(_known(objects)) as named, _session() as comm, StopRequest().listening() as stop:
-        chosen = comm.on_root(lambda: _load(config, overrides, named))
+    given = known_objects(objects)
+    with passed_objects(given) as named, _session() as comm, StopRequest().listening() as stop:
+        chosen = comm.on_root(lambda: load_config(config, overrides, named))
         with _output_file(comm, out, force=force) as path:
             prepared = start(comm, chosen, path, stop)
             outcome = _carry_out(prepared, on_evaluation, on_round, progress=progress)
@@ -98,12 +104,12 @@ def resume(
     `overrides` may lengthen it: {"run.num_rounds": 2000}. A run that is over is returned as it is. `trust`
     allows code that another user's file names, and objects whose source changed. The rest is as in `run`.
     """
-    path, settings = Path(path), _override_texts(overrides)
-    with passed_objects(_known(objects)), _session() as comm, contextlib.ExitStack() as held:
+    path, settings = Path(path), override_texts(overrides)
+    with passed_objects(known_objects(objects)), _session() as comm, contextlib.ExitStack() as held:
         stop = held.enter_context(StopRequest().listening())
         comm.try_on_root(lambda: read_attributes(path))  # before a lock file is made
         comm.try_on_root(lambda: held.enter_context(writer_lock(path)))
-        plan = comm.on_root(lambda: plan_resume(path, settings, trust=trust, given_by=_GIVEN_BY))
+        plan = comm.on_root(lambda: plan_resume(path, settings, trust=trust, given_by=GIVEN_BY))
         for note in plan.notes if comm.is_root else ():
             warnings.warn(note, stacklevel=2)
         if plan.is_over:
@@ -133,17 +139,18 @@ def sweep(
 
     Runs that fail are an error once all others are done; their results and those of the others are kept.
     """
-    with passed_objects(_known(objects)) as named, _session() as world, StopRequest().listening() as stop:
+    given = known_objects(objects)
+    with passed_objects(given) as named, _session() as world, StopRequest().listening() as stop:
         from fedmpi.experiments.sweep import job
 
         if not 1 <= ranks_per_run <= world.size:
             raise UserError.on_all_ranks(
                 f"ranks_per_run = {ranks_per_run}: MPI has {world.size} ranks; expected 1 to {world.size}"
             )
-        points = world.on_root(lambda: _plan_sweep(sweep, named))
+        points = world.on_root(lambda: points_of(sweep, named))
         with _output_folder(world, out) as folder:
             screen = progress_bar("runs") if progress and world.is_root else None
-            watched = _SweepProgress(screen, folder, points) if screen else None
+            watched = SweepProgress(screen, folder, points) if screen else None
             group = job.split(world, ranks_per_run)
             outcome = job.do_sweep(world, group, points, points, folder, stop, watched)
             group.free()
@@ -164,8 +171,8 @@ def check(config: ConfigSource, overrides: Settings = None, *, ranks: int = 1, *
     """
     from fedmpi.experiments.preview import preview
 
-    with passed_objects(_known(objects)) as named:
-        return preview(_load(config, overrides, named), ranks)
+    with passed_objects(known_objects(objects)) as named:
+        return preview(load_config(config, overrides, named), ranks)
 
 
 def advise(
@@ -184,88 +191,14 @@ def advise(
     """
     from fedmpi.experiments import advising
 
-    with passed_objects(_known(objects)) as named:
+    with passed_objects(known_objects(objects)) as named:
         if at is None and not measure:
-            return advising.adviser_of(_load(config, overrides, named)).report()
+            return advising.adviser_of(load_config(config, overrides, named)).report()
         with _session() as comm:
-            chosen = comm.on_root(lambda: _load(config, overrides, named))
+            chosen = comm.on_root(lambda: load_config(config, overrides, named))
             listener = progress_bar("clients") if progress and comm.is_root else None
             known = advising.measure(comm, chosen, str(at) if at else None, listener)
             return comm.on_root(lambda: advising.adviser_of(chosen, known).report())
-
-
-# --- Configs ------------------------------------------------------------------------------------------
-
-
-def _known(objects: dict[str, Any]) -> dict[str, Any]:
-    """The objects, None left out; another keyword is a TypeError, as in any Python function."""
-    for name in objects:
-        if name not in ARGUMENTS:
-            raise TypeError(f"unexpected keyword argument {name!r}; objects are {', '.join(ARGUMENTS)}")
-    return {name: value for name, value in objects.items() if value is not None}
-
-
-def _load(config: ConfigSource, overrides: Settings, named: Mapping[str, str]) -> Config:
-    texts = _override_texts({**(overrides or {}), **named})
-    if isinstance(config, Mapping):
-        return validate.parse(_toml_of(config), "config", texts, _GIVEN_BY)
-    return validate.load(config, texts, _GIVEN_BY)
-
-
-def _override_texts(overrides: Settings) -> list[str]:
-    return [f"{key}={toml_value(_plain(value))}" for key, value in (overrides or {}).items()]
-
-
-def _toml_of(config: Mapping[str, Any]) -> str:
-    """A dict of sections as the text that a user would have written."""
-    lines = []
-    for section, table in config.items():
-        if not isinstance(table, Mapping):
-            lines.insert(0, f"{toml_value(str(section))} = {toml_value(_plain(table))}")
-            continue
-        lines.append(f"[{section}]")
-        for key, value in table.items():
-            if value is not None:
-                lines.append(f"{toml_value(str(key))} = {toml_value(_plain(value))}")
-    return "\n".join(lines)
-
-
-def _plain(value: Any) -> Any:
-    """What TOML knows: numpy numbers and arrays, tuples and paths become plain values."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, bool | int | float | str):
-        return value
-    raise UserError(f"config value {value!r}: expected a number, a string, a list or a table of such")
-
-
-def _plan_sweep(sweep: ConfigSource, named: Mapping[str, str]) -> list:
-    """Rank 0: all runs of a sweep file or of a dict like one."""
-    import tomllib
-
-    from fedmpi.experiments.sweep.points import load_sweep, plan_sweep
-
-    if not isinstance(sweep, Mapping):
-        if not named:
-            return load_sweep(sweep)
-        text = validate.read_text(sweep)
-        folder, sweep = Path(sweep).parent, tomllib.loads(text)
-        sweep["base"] = str(folder / sweep["base"])
-    table, base = _plain({k: v for k, v in sweep.items() if k != "base"}), sweep.get("base")
-    if isinstance(base, Mapping):
-        return plan_sweep(table, "sweep", _toml_of(base), "base", dict(named))
-    if not isinstance(base, str | Path):
-        raise UserError(f"sweep base = {base!r}: expected a config, as a file or as a dict")
-    return plan_sweep(table, "sweep", validate.read_text(base), str(base), dict(named))
-
-
-# --- Runs ---------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -322,7 +255,7 @@ def _carry_out(
     listener = None
     if comm.is_root:
         bar = progress_bar() if progress else Listener()
-        listener = _Callbacks(bar, on_evaluation, on_round, simulation.stop)
+        listener = Callbacks(bar, on_evaluation, on_round, simulation.stop)
     outcome = simulation.run(prepared.file, listener)
     error = listener.error if listener else None
     told = comm.on_root(lambda: f"{type(error).__name__}: {error}" if error else "")
@@ -332,68 +265,6 @@ def _carry_out(
         raise UserError.on_all_ranks(f"a callback raised {told} on rank 0", 1)
     error.agreed = True  # all ranks leave this call
     raise error
-
-
-class _Callbacks(Listener):
-    """The user's own functions beside the progress bar. Rank 0.
-
-    A callback that fails ends the run with a checkpoint, as one that asks for it: other ranks must not be
-    left waiting.
-    """
-
-    def __init__(
-        self,
-        bar: Listener,
-        on_evaluation: Callable[[dict[str, float]], Any] | None,
-        on_round: Callable[[int], Any] | None,
-        stop: StopRequest,
-    ) -> None:
-        self._bar, self._on_evaluation, self._on_round, self._stop = bar, on_evaluation, on_round, stop
-        self.error: Exception | None = None
-
-    def expects(self, total: int, completed: int = 0) -> None:
-        self._bar.expects(total, completed)
-
-    def evaluated(self, row: dict[str, float]) -> None:
-        self._bar.evaluated(row)
-        self._call(self._on_evaluation, dict(row))
-
-    def round_done(self, completed: int) -> None:
-        self._bar.round_done(completed)
-        self._call(self._on_round, completed)
-
-    def ended(self, completed: int) -> None:
-        self._bar.ended(completed)
-
-    def _call(self, function: Callable[[Any], Any] | None, argument: Any) -> None:
-        if function is None or self.error is not None:
-            return
-        try:
-            if function(argument):
-                self._stop.request()
-        except Exception as error:
-            self.error = error
-            self._stop.request()
-
-
-class _SweepProgress:
-    """A progress bar over the runs of a sweep. Rank 0."""
-
-    def __init__(self, bar: Listener, folder: Path, points: list) -> None:
-        from fedmpi.experiments.sweep.store import Store
-
-        self._bar, self._store, self._points = bar, Store(folder), points
-        self._bar.expects(len(points))
-
-    def redraw(self) -> None:
-        self._bar.round_done(self._over())
-
-    def close(self) -> None:
-        self._bar.ended(self._over())
-
-    def _over(self) -> int:
-        store = self._store
-        return sum(store.is_final(point, store.outcome(point.name)) for point in self._points)
 
 
 def _concluded(result: Run, outcome: Outcome, out: str | Path | None) -> Run:

@@ -41,9 +41,18 @@ def _place(comm: Comm, config: Config, device: Any) -> Place:
     """What this rank reports about itself."""
     gpus = visible_gpus()
     return Place(
-        comm.rank, comm.host, comm.device_rank, str(device), device_name(device), usable_cores(),
-        core_quota(), config.run.threads, gpus, missed_gpus(config.run.device, gpus), gpu_id(device),
-    )  # fmt: skip
+        rank=comm.rank,
+        host=comm.host,
+        node_rank=comm.device_rank,
+        device=str(device),
+        name=device_name(device),
+        cores=usable_cores(),
+        core_quota=core_quota(),
+        threads=config.run.threads,
+        visible_gpus=gpus,
+        note=missed_gpus(config.run.device, gpus),
+        gpu=gpu_id(device),
+    )
 
 
 def _versions() -> dict[str, str]:

@@ -88,7 +88,7 @@ def _try_out(name: str, module: nn.Module, shape: tuple[int, ...], num_classes: 
         ) from error
     if outputs.dim() == 2 and outputs.shape[1] < num_classes:
         raise UserError(
-            f'config model.name = "{name}": on a sample of shape {shape} it gave {outputs.shape[1]} '
+            f'config model.name = "{name}": on a sample of shape {shape} it returned {outputs.shape[1]} '
             f"numbers; expected {num_classes}, one for each label"
         )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 _MOST_LINES = 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Place:
     """What one rank reports about itself."""
 

@@ -17,7 +17,7 @@ _MOST_VISITS = 2 * 10**8  # clients times rounds; at a million clients a few sec
 _SAMPLE = 250  # clients to plot
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Survey:
     """What was seen in the first rounds."""
 
@@ -72,9 +72,19 @@ def survey(participation: Participation, num_clients: int, rounds: int, window: 
     longest = max(longest, int((rounds - 1 - last_seen).max()))
     counts = per_round[:2].astype(np.int64)
     return Survey(
-        num_clients, window, counts[0], counts[1], per_round[2], per_round[3], times, gaps, longest,
-        np.array(shares), sample, raster,
-    )  # fmt: skip
+        num_clients=num_clients,
+        window=window,
+        participants=counts[0],
+        available=counts[1],
+        weight_sums=per_round[2],
+        square_sums=per_round[3],
+        times=times,
+        gaps=gaps,
+        longest_absence=longest,
+        seen_shares=np.array(shares),
+        sample=sample,
+        raster=raster,
+    )
 
 
 def survey_lines(seen: Survey) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fedmpi.config import Config
-from fedmpi.data.shard import load_shards
+from fedmpi.data.loading import load_shards
 from fedmpi.methods import Method, Round, ServerState, make_method
 from fedmpi.models import build_model, may_be_random
 from fedmpi.models.engines import choose_engine

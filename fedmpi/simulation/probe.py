@@ -34,7 +34,7 @@ _MOST_CLIENTS = 2000  # for the matrix of inner products
 _COLUMNS = 1 << 14
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Measured:
     """The constants measured at one point."""
 
@@ -160,9 +160,13 @@ class Probe:
         d2 = self.of_all(rows.square().sum(dim=1).cpu().numpy()).max()
         is_small = self.num_clients <= _MOST_CLIENTS
         return Measured(
-            curvature, noise, losses.mean(), math.fsum(np.square(mean)), float(d2),
-            deviations_of_gram(self._gram(rows)) if is_small else None,
-        )  # fmt: skip
+            smoothness=curvature,
+            sigma2=noise,
+            gap=losses.mean(),
+            grad_norm2=math.fsum(np.square(mean)),
+            d2=float(d2),
+            deviations=deviations_of_gram(self._gram(rows)) if is_small else None,
+        )
 
     @property
     def steps(self) -> int:

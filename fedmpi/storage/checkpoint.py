@@ -29,7 +29,7 @@ _KEPT = 2
 _GROUPS = ("participation", "method")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """The state of a run after `completed` rounds."""
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """The results of one run."""
 
@@ -91,10 +91,19 @@ def _read(path: Path, file: h5py.File) -> Run:
 
     config = tomllib.loads(attributes["config"])
     return Run(
-        path, attributes["status"], config, attributes, tables["eval"], tables["train"],
-        tables["participation"], tables["clients"], global_params, params,
-        tables.get("theory"), tables.get("amplification"),
-    )  # fmt: skip
+        path=path,
+        status=attributes["status"],
+        config=config,
+        attributes=attributes,
+        eval=tables["eval"],
+        train=tables["train"],
+        participation=tables["participation"],
+        clients=tables["clients"],
+        global_params=global_params,
+        params=params,
+        theory=tables.get("theory"),
+        amplification=tables.get("amplification"),
+    )
 
 
 def read_table(file: h5py.File, name: str) -> dict[str, np.ndarray]:

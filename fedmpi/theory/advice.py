@@ -23,7 +23,7 @@ _FEWEST_ROUNDS, _MOST_ROUNDS = 2000, 40_000
 _SMALL = 1e-3  # of d^2: as good as regularized
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Known:
     """Constants besides those of the weights, and where they come from."""
 
@@ -42,12 +42,12 @@ def known_of_quadratic(config: Config) -> Known:
     initial = np.array(config.model.initial or np.zeros(len(optimum)))
     deviations = optimum - centers
     return Known(
-        "exact, quadratic problem",
-        1.0,
-        (config.data.noise_std or 0.0) ** 2 * len(optimum),
-        float(((initial - optimum) ** 2).sum() / 2),
-        float((deviations**2).sum(axis=1).max()),
-        deviations,
+        source="exact, quadratic problem",
+        smoothness=1.0,
+        sigma2=(config.data.noise_std or 0.0) ** 2 * len(optimum),
+        gap=float(((initial - optimum) ** 2).sum() / 2),
+        d2=float((deviations**2).sum(axis=1).max()),
+        deviations=deviations,
     )
 
 

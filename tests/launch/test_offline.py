@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import fedmpi
-from fedmpi.data.sources import SYSTEM_FASHION_MNIST
+from fedmpi.data.originals import SYSTEM_FASHION_MNIST
 from fedmpi.results.compare import first_difference
 
 can_cut = os.geteuid() == 0 and shutil.which("unshare") and shutil.which("ip")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedmpi
-from fedmpi.data.sources import SYSTEM_FASHION_MNIST
+from fedmpi.data.originals import SYSTEM_FASHION_MNIST
 from tests.support.configs import ROOT
 
 needs_fashion_mnist = pytest.mark.skipif(

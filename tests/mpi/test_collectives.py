@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fedmpi.config import validate
-from fedmpi.data.shard import ClientData, load_shards
+from fedmpi.data.loading import load_shards
+from fedmpi.data.shard import ClientData
 from fedmpi.data.sources import load_dataset
 from fedmpi.errors import UserError
 from fedmpi.models import build_model

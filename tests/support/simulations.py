@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from fedmpi.config import Config, validate
-from fedmpi.data.shard import ClientData, DataInfo, Work, load_shards
+from fedmpi.data.loading import load_shards
+from fedmpi.data.shard import ClientData, DataInfo, Work
 from fedmpi.experiments.lifecycle import start
 from fedmpi.mpi import Comm
 from fedmpi.simulation.loop import Simulation

@@ -274,6 +274,13 @@ def test_objects_take_the_place_of_names():
     assert run.eval.train_loss.iloc[-1] != whole.eval.train_loss.iloc[-1]
 
 
+def test_a_string_is_a_name(whole):
+    """As in the config, built in or importable."""
+    assert first_difference(quiet_run(CONFIG, {"model.name": "mlp"}, model="logistic"), whole) is None
+    named = quiet_run(CONFIG, {"run.num_rounds": 1}, model=f"{__name__}:tiny_net")
+    assert named.config["model"]["name"] == f"{__name__}:tiny_net"
+
+
 def test_a_module_is_a_model_too():
     """An instance starts every run from its own parameters and is not changed."""
     module = nn.Sequential(nn.Flatten(), nn.Linear(36, 10))
@@ -323,12 +330,14 @@ def test_a_config_cannot_name_an_object_that_nobody_passed():
         ({"model": lambda: 3}, "returned int; expected torch.nn.Module"),
         ({"model": nn.Linear(3, 3)}, r"on a sample of shape \(1, 6, 6\) it raised RuntimeError"),
         ({"model": nn.Flatten()}, "has no parameters to train"),
-        ({"model": nn.Sequential(nn.Flatten(), nn.Linear(36, 7))}, "gave 7 numbers; expected 10"),
+        ({"model": nn.Sequential(nn.Flatten(), nn.Linear(36, 7))}, "returned 7 numbers; expected 10"),
         ({"participation": lambda t: [99]}, "returned client 99; expected 0 to"),
         ({"participation": lambda t: 1 / 0}, "round 0 raised ZeroDivisionError"),
         ({"method": tiny_net}, "expected a class derived from fedmpi.methods.Method"),
         ({"partition": lambda labels: labels - 1}, "returned clients from -1 to 8"),
         ({"partition": lambda labels: labels[:3]}, r"returned an array of shape \(3,\)"),
+        ({"participation": [1, 2]}, "participation = list: expected a function, a class"),
+        ({"dataset": 3}, "returned int; expected fedmpi.data.prepared.Dataset"),
         ({"dataset": lambda: [1, 2]}, "returned list; expected fedmpi.data.prepared.Dataset"),
     ],
 )

@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 from fedmpi.config import DataConfig, validate
-from fedmpi.data import sources
+from fedmpi.data import originals, sources
+from fedmpi.data.originals import prepare, read_cifar_10, read_fashion_mnist
 from fedmpi.data.prepared import Dataset, read_dataset, write_dataset
-from fedmpi.data.sources import load_dataset, prepare, read_cifar_10, read_fashion_mnist
+from fedmpi.data.sources import load_dataset
 from fedmpi.errors import UserError
 
 IMAGES = Dataset(
@@ -327,9 +328,9 @@ except (OSError, UserError):
 @pytest.fixture(scope="module")
 def fashion() -> Dataset:
     """The real FashionMNIST."""
-    if not (sources.SYSTEM_FASHION_MNIST / "train-images-idx3-ubyte.gz").exists():
+    if not (originals.SYSTEM_FASHION_MNIST / "train-images-idx3-ubyte.gz").exists():
         pytest.skip("FashionMNIST is not installed (Debian package dataset-fashion-mnist)")
-    return read_fashion_mnist(sources.SYSTEM_FASHION_MNIST)
+    return read_fashion_mnist(originals.SYSTEM_FASHION_MNIST)
 
 
 @pytest.fixture(scope="module")
@@ -391,13 +392,13 @@ IDX_FILES = {
 def tiny_fashion(monkeypatch):
     """Make folders of IDX files with a handful of images, all pixels alike, that pass the MD5 check."""
     digests: dict[str, set] = {name: set() for name in IDX_FILES}
-    monkeypatch.setattr(sources, "_FASHION_MD5", {name: name for name in IDX_FILES})
+    monkeypatch.setattr(originals, "_FASHION_MD5", {name: name for name in IDX_FILES})
 
     def check(data: bytes, name: str, path: Path) -> None:
         if hashlib.md5(data).hexdigest() not in digests[name]:
             raise UserError(f"data file {path}: MD5")
 
-    monkeypatch.setattr(sources, "_check_md5", check)
+    monkeypatch.setattr(originals, "_check_md5", check)
 
     def make(folder: Path, pixel: int, *, packed: bool = False) -> Path:
         folder.mkdir(parents=True)
@@ -431,7 +432,9 @@ def test_idx_files(tmp_path, tiny_fashion, packed):
 
 def test_search_order_of_fashion_mnist(tmp_path, monkeypatch, tiny_fashion):
     """A prepared file comes before torchvision's folder, a plain folder and the system's, in this order."""
-    monkeypatch.setattr(sources, "SYSTEM_FASHION_MNIST", tiny_fashion(tmp_path / "system", 1, packed=True))
+    monkeypatch.setattr(
+        originals, "SYSTEM_FASHION_MNIST", tiny_fashion(tmp_path / "system", 1, packed=True)
+    )
     root = tmp_path / "root"
 
     def found() -> int:
@@ -449,7 +452,7 @@ def test_search_order_of_fashion_mnist(tmp_path, monkeypatch, tiny_fashion):
 @pytest.mark.parametrize("name", ["fashion-mnist", "cifar-10"])
 def test_not_found_names_the_command(tmp_path, monkeypatch, name):
     """Data that are nowhere to be found give an error with the command that brings them."""
-    monkeypatch.setattr(sources, "SYSTEM_FASHION_MNIST", tmp_path / "nothing")
+    monkeypatch.setattr(originals, "SYSTEM_FASHION_MNIST", tmp_path / "nothing")
     root = tmp_path / "my data"
     with pytest.raises(UserError, match=f"fedmpi data prepare {name} --root ") as caught:
         load_dataset(DataConfig(dataset=name, root=str(root)))
@@ -458,7 +461,7 @@ def test_not_found_names_the_command(tmp_path, monkeypatch, name):
 
 def test_wrong_fashion_file_fails_by_md5(tmp_path, monkeypatch):
     """An IDX file with other contents than the published ones is refused by its MD5."""
-    monkeypatch.setattr(sources, "SYSTEM_FASHION_MNIST", tmp_path / "nothing")
+    monkeypatch.setattr(originals, "SYSTEM_FASHION_MNIST", tmp_path / "nothing")
     folder = tmp_path / "fashion-mnist"
     folder.mkdir()
     name = "train-images-idx3-ubyte"
@@ -515,8 +518,8 @@ def test_prepare_downloads_only_what_is_missing(tmp_path, monkeypatch, tiny_fash
         downloads.append(name)
         tiny_fashion(root / "FashionMNIST" / "raw", 6)
 
-    monkeypatch.setattr(sources, "_download", download)
-    monkeypatch.setattr(sources, "SYSTEM_FASHION_MNIST", tmp_path / "nothing")
+    monkeypatch.setattr(originals, "_download", download)
+    monkeypatch.setattr(originals, "SYSTEM_FASHION_MNIST", tmp_path / "nothing")
     assert prepare("fashion-mnist", tmp_path, None)[1].train_inputs[0, 0, 0, 0] == 6
     assert downloads == ["fashion-mnist"]
     prepare("fashion-mnist", tmp_path, None)
@@ -557,7 +560,7 @@ def cifar_folder(tmp_path, monkeypatch):
         for name, data in contents.items():
             (folder / name).write_bytes(data)
         digests = {name: hashlib.md5(data).hexdigest() for name, data in contents.items()}
-        monkeypatch.setattr(sources, "_CIFAR_MD5", digests)
+        monkeypatch.setattr(originals, "_CIFAR_MD5", digests)
         return folder
 
     return make
@@ -620,7 +623,7 @@ def test_wrong_cifar_file_is_not_even_unpickled(tmp_path, monkeypatch):
     def unpickle(*arguments, **options):
         raise AssertionError("unpickled before it was checked")
 
-    monkeypatch.setattr(sources, "_ArrayUnpickler", unpickle)
+    monkeypatch.setattr(originals, "_ArrayUnpickler", unpickle)
     (tmp_path / "data_batch_1").write_bytes(python2_batch(np.zeros((1, 3072), np.uint8), [0]))
     with pytest.raises(UserError, match=r"MD5 is .*, expected c99cafc152244af753f735de768cd75f"):
         read_cifar_10(tmp_path)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmpi.config import DataConfig
-from fedmpi.data import rng, sources
+from fedmpi.data import originals, rng
 from fedmpi.data.partition import PARTITIONS, Partition, make_partition
 from fedmpi.errors import UserError
 
@@ -36,8 +36,8 @@ def counts(dealt: Partition, labels: np.ndarray, num_classes: int = 10) -> np.nd
 @pytest.fixture(scope="module")
 def labels() -> np.ndarray:
     """60,000 labels, 6,000 of each: FashionMNIST's where it is installed, else shuffled ones."""
-    if (sources.SYSTEM_FASHION_MNIST / "train-images-idx3-ubyte.gz").exists():
-        return sources.read_fashion_mnist(sources.SYSTEM_FASHION_MNIST).train_labels
+    if (originals.SYSTEM_FASHION_MNIST / "train-images-idx3-ubyte.gz").exists():
+        return originals.read_fashion_mnist(originals.SYSTEM_FASHION_MNIST).train_labels
     return np.random.default_rng(0).permutation(np.repeat(np.arange(10), 6000))
 
 

@@ -13,12 +13,35 @@ from fedmpi.mpi.placement import Place, core_quota, from_json, notes, table, to_
 
 def cpu(rank: int, host: str = "n1", cores: tuple[int, ...] = (0, 1), **changes: object) -> Place:
     """A rank on a CPU."""
-    return replace(Place(rank, host, rank, "cpu", "cpu", cores, None, 1, 0), **changes)
+    return replace(
+        Place(
+            rank=rank,
+            host=host,
+            node_rank=rank,
+            device="cpu",
+            name="cpu",
+            cores=cores,
+            core_quota=None,
+            threads=1,
+            visible_gpus=0,
+        ),
+        **changes,
+    )
 
 
 def gpu(rank: int, host: str, index: int, visible: int = 2) -> Place:
     """A rank on a GPU."""
-    return Place(rank, host, rank, f"cuda:{index}", "A100", (rank,), None, 1, visible)
+    return Place(
+        rank=rank,
+        host=host,
+        node_rank=rank,
+        device=f"cuda:{index}",
+        name="A100",
+        cores=(rank,),
+        core_quota=None,
+        threads=1,
+        visible_gpus=visible,
+    )
 
 
 def test_one_line_for_each_device_of_each_host():

@@ -11,10 +11,11 @@ import torch
 
 from fedmpi.config import Config, validate
 from fedmpi.data.evaluation import EVAL_BLOCK, EvalData, Normaliser, eval_rows, stratified
+from fedmpi.data.loading import _Header, _owned_rows
 from fedmpi.data.ownership import owned_by
 from fedmpi.data.partition import Partition
 from fedmpi.data.prepared import Dataset
-from fedmpi.data.shard import ClientData, _Header, _owned_rows, random_crop_flip
+from fedmpi.data.shard import ClientData, random_crop_flip
 from tests.support.simulations import minibatches
 
 CPU = torch.device("cpu")
@@ -369,7 +370,14 @@ def test_eval_blocks_cover_all_samples_once(samples, size):
     for rank in range(size):
         blocks, rows = eval_rows(samples, rank, size)
         ids = torch.from_numpy(rows)
-        data = EvalData(blocks, num_blocks, samples, ids[:, None].double(), ids, as_they_are())
+        data = EvalData(
+            block_ids=blocks,
+            num_blocks=num_blocks,
+            num_samples=samples,
+            inputs=ids[:, None].double(),
+            labels=ids,
+            normalise=as_they_are(),
+        )
         for block, inputs, labels in data.blocks():
             assert block not in seen
             assert inputs.ravel().tolist() == labels.tolist()
@@ -383,7 +391,14 @@ def test_eval_blocks_are_normalised():
     """Evaluation sees normalised samples, without augmentation."""
     inputs = np.array([[[[0, 255]]], [[[51, 0]]]], np.uint8)
     normalise = Normaliser.of(header(inputs, (0.5,), (0.25,)), torch.float64, CPU)
-    data = EvalData(np.array([0]), 1, 2, torch.from_numpy(inputs), torch.tensor([3, 4]), normalise)
+    data = EvalData(
+        block_ids=np.array([0]),
+        num_blocks=1,
+        num_samples=2,
+        inputs=torch.from_numpy(inputs),
+        labels=torch.tensor([3, 4]),
+        normalise=normalise,
+    )
     ((block, values, labels),) = data.blocks()
     assert block == 0
     assert labels.tolist() == [3, 4]

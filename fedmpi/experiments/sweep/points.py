@@ -26,7 +26,7 @@ _LONGEST_NAME = 120
 _EVERY_CLIENT = 1000  # assumed clients in a round without a selection; only to order runs by size
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Point:
     """One run of a sweep."""
 
@@ -93,7 +93,16 @@ def plan_sweep(
         except ConfigError as error:
             problems += [p.replace("(--set)", f"({source})") for p in error.problems]
             continue
-        points.append(Point(index, name, case or config.algorithm.name, settings, seed, config))
+        points.append(
+            Point(
+                index=index,
+                name=name,
+                method=case or config.algorithm.name,
+                settings=settings,
+                seed=seed,
+                config=config,
+            )
+        )
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)), source)
     return points
