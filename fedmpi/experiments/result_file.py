@@ -31,6 +31,7 @@ from fedmpi.storage.files import write_whole
 from fedmpi.storage.writer import RunWriter
 
 _COLUMNS = {name: [c.name for c in columns] for name, columns in (TABLES | OPTIONAL_TABLES).items()}
+_NAMES = {name: set(columns) for name, columns in _COLUMNS.items()}
 
 
 class ResultFile(Output):
@@ -132,7 +133,7 @@ class ResultFile(Output):
         """Rows of a table; they reach the disk with the next flush."""
         if not self._writer:
             return
-        if values.keys() != set(_COLUMNS[table]):
+        if values.keys() != _NAMES[table]:
             raise TypeError(f"/{table} has the columns {_COLUMNS[table]}, got {list(values)}")
 
         self._writer.add(table, *(values[name] for name in _COLUMNS[table]))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# The slots of a report, in their order in the message.
+# The slots of a report, in the order in which `pack` and `unpack` have them.
 SLOTS = ("plan", "minus_plan", "count", "minus_count", "seconds", "stop", "wants_checkpoint", "failed")
 
 
@@ -25,17 +25,9 @@ class RankReport:
 
     def pack(self, plan: int, count: int) -> np.ndarray:
         """The slots as numbers; `plan` is a checksum of participants and weights, `count` their number."""
-        values = {
-            "plan": plan,
-            "minus_plan": -plan,
-            "count": count,
-            "minus_count": -count,
-            "seconds": self.seconds,
-            "stop": self.stop,
-            "wants_checkpoint": self.wants_checkpoint,
-            "failed": self.failed,
-        }
-        return np.array([values[slot] for slot in SLOTS], dtype=np.float64)
+        agreed = plan, -plan, count, -count
+        own = self.seconds, self.stop, self.wants_checkpoint, self.failed
+        return np.array((*agreed, *own), dtype=np.float64)
 
     @classmethod
     def unpack(cls, largest: np.ndarray) -> tuple[RankReport, bool]:
@@ -45,12 +37,8 @@ class RankReport:
         >>> RankReport.unpack(packed)
         (RankReport(stop=2, wants_checkpoint=False, failed=False, seconds=1.5), True)
         """
-        slots = dict(zip(SLOTS, largest.tolist(), strict=True))
+        plan, minus_plan, count, minus_count, seconds, stop, wants_checkpoint, failed = largest.tolist()
         report = cls(
-            stop=int(slots["stop"]),
-            wants_checkpoint=bool(slots["wants_checkpoint"]),
-            failed=bool(slots["failed"]),
-            seconds=slots["seconds"],
+            stop=int(stop), wants_checkpoint=bool(wants_checkpoint), failed=bool(failed), seconds=seconds
         )
-        agree = slots["plan"] == -slots["minus_plan"] and slots["count"] == -slots["minus_count"]
-        return report, agree
+        return report, plan == -minus_plan and count == -minus_count
