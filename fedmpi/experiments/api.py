@@ -83,7 +83,7 @@ def run(
     with passed_objects(given) as named, _session() as comm, StopRequest().listening() as stop:
         chosen = comm.on_root(lambda: load_config(config, overrides, named))
         with _output_file(comm, out, force=force) as path:
-            prepared = start(comm, chosen, path, stop)
+            prepared = start(comm, chosen, path, stop, with_checkpoints=out is not None)
             outcome = _carry_out(prepared, on_evaluation, on_round, progress=progress)
             result = comm.on_root(lambda: load_run(path))
     return _concluded(result, outcome, out)
@@ -133,7 +133,7 @@ def sweep(
 
     sweep          a TOML file, or a dict {"base": a config, "seeds": [1, 2], "grid": {"algorithm.local_lr":
                    [0.1, 0.01]}, "cases": [{"name": "fedavg", ...}]}
-    out            folder of the result files; without one nothing is left on disk
+    out            folder of the result files; without one, on one node only, nothing is left on disk
     ranks_per_run  runs are done beside each other by groups of so many ranks
     objects        as in `run`, for all runs
 
@@ -146,6 +146,11 @@ def sweep(
         if not 1 <= ranks_per_run <= world.size:
             raise UserError.on_all_ranks(
                 f"ranks_per_run = {ranks_per_run}: MPI has {world.size} ranks; expected 1 to {world.size}"
+            )
+        if out is None and world.node_size < world.size:
+            raise UserError.on_all_ranks(
+                f"sweep on {world.size} ranks of several nodes: needs out=FOLDER on a file system that all "
+                "of them see"
             )
         points = world.on_root(lambda: points_of(sweep, named))
         with _output_folder(world, out) as folder:

@@ -69,13 +69,20 @@ def prepare(
     return simulation, describe_job(comm, simulation.config, device)
 
 
-def start(comm: Comm, config: Config, path: Path, stop: StopRequest | None = None) -> Prepared:
+def start(
+    comm: Comm,
+    config: Config,
+    path: Path,
+    stop: StopRequest | None = None,
+    *,
+    with_checkpoints: bool = True,
+) -> Prepared:
     """Collective. A new run; its file exists when this returns."""
     from fedmpi.experiments.result_file import ResultFile
 
     _require_tensorboard(comm, config)
     simulation, attributes = prepare(comm, config, stop)
-    file = ResultFile.create(simulation, path, attributes)
+    file = ResultFile.create(simulation, path, attributes, with_checkpoints=with_checkpoints)
     return Prepared(simulation=simulation, attributes=attributes, file=file)
 
 

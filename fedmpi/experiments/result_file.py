@@ -41,6 +41,7 @@ class ResultFile(Output):
         """`writer` on rank 0 only; see `create`, `reopen` and `fork`."""
         self.path, self.run_id = path, run_id
         self.takes_rows = writer is not None
+        self._has_checkpoints = True
         self._writer = writer
         self._config, self._clock = simulation.config.run, simulation.clock
         self._last_checkpoint = time.monotonic()
@@ -49,8 +50,18 @@ class ResultFile(Output):
             self._events = EventFiles(path, self._clock.offset)
 
     @classmethod
-    def create(cls, simulation: Simulation, path: Path, attributes: dict[str, Any]) -> ResultFile:
-        """Collective. A new file, with everything known before the first round."""
+    def create(
+        cls,
+        simulation: Simulation,
+        path: Path,
+        attributes: dict[str, Any],
+        *,
+        with_checkpoints: bool = True,
+    ) -> ResultFile:
+        """Collective. A new file, with everything known before the first round.
+
+        A file that is removed again needs no checkpoints; its folder may exist on rank 0's node only.
+        """
 
         def make() -> ResultFile:
             # Nothing of an overwritten run may stay.
@@ -67,8 +78,9 @@ class ResultFile(Output):
             writer.flush(x)
             return cls(simulation, path, attributes["run_id"], writer)
 
-        made = simulation.comm.try_on_root(make)
-        return made or cls(simulation, path, attributes["run_id"], None)
+        made = simulation.comm.try_on_root(make) or cls(simulation, path, attributes["run_id"], None)
+        made._has_checkpoints = with_checkpoints
+        return made
 
     @classmethod
     def reopen(
@@ -123,7 +135,7 @@ class ResultFile(Output):
 
     def wants_checkpoint(self, completed: int) -> bool:
         """By the number of rounds, or by time; rank 0 decides."""
-        if not self._writer:
+        if not self._writer or not self._has_checkpoints:
             return False
         run = self._config
         minutes = (time.monotonic() - self._last_checkpoint) / 60
@@ -160,7 +172,9 @@ class ResultFile(Output):
 
     def finish(self, simulation: Simulation, outcome: Outcome) -> None:
         """Collective. The last flush and checkpoint, and where each rank's time went."""
-        if outcome.status != DIVERGED:
+        # After a divergence there is nothing to continue from.
+        is_checkpoint = outcome.status != DIVERGED and self._has_checkpoints
+        if is_checkpoint:
             self._write_part(simulation)
         if not self._writer:
             return
@@ -168,10 +182,10 @@ class ResultFile(Output):
         # The status tells readers that the run is over.
         attributes = {"status": outcome.status, "phases": json.dumps(outcome.phases)}
         with self._clock(OUTPUT):
-            if outcome.status == DIVERGED:  # there is nothing to continue from
-                self._writer.flush(simulation.state.global_params, **attributes)
-            else:
+            if is_checkpoint:
                 self._checkpoint(simulation, **attributes)
+            else:
+                self._writer.flush(simulation.state.global_params, **attributes)
             if self._events:
                 self._events.close()
 

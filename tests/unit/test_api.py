@@ -69,6 +69,14 @@ def test_without_out_nothing_is_left(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_without_out_there_are_no_checkpoints(monkeypatch):
+    """Other nodes do not see rank 0's temporary folder, so no rank writes its clients' tables there."""
+    for name in ("write_checkpoint", "write_part"):
+        monkeypatch.setattr(f"fedmpi.experiments.result_file.{name}", lambda *a: pytest.fail("written"))
+    settings = {"algorithm.name": "scaffold", "run.checkpoint_every": 2}
+    assert quiet_run(CONFIG, settings).status == "done"
+
+
 def test_out_is_a_result_file_and_is_not_overwritten(tmp_path):
     """`out` is what `fedmpi run --out` writes; a second run needs force."""
     path = tmp_path / "new" / "a.h5"
