@@ -90,6 +90,11 @@ class ClientData:
         size = self.size(client)
         return self.batch_size if 0 < self.batch_size < size else size
 
+    def how_it_draws(self, client: int) -> tuple[int, bool]:
+        """Samples in a minibatch, and whether these are all that the client has: the same at every step."""
+        batch = self.batch(client)
+        return batch, batch == self.size(client)
+
     def all_samples(self, client: int, most: int = 1024) -> Iterator[tuple[Tensor, Tensor]]:
         """(inputs, labels) of an owned client, without augmentation or noise, in parts of up to `most`."""
         first = int(self._starts[place_of(client, self._num_ranks)])
@@ -99,7 +104,8 @@ class ClientData:
 
     def num_drawn(self, client: int, count: int) -> int:
         """Samples that `draw` gives; full batches are the same samples at every step."""
-        return self.batch(client) * (count if self.batch(client) < self.size(client) else 1)
+        batch, is_full = self.how_it_draws(client)
+        return batch if is_full else batch * count
 
     def draw(self, client: int, drawn: int, count: int) -> tuple[Tensor, Tensor]:
         """Raw samples of the next `count` minibatches of an owned client that drew `drawn` before.
@@ -140,13 +146,12 @@ class ClientData:
     def minibatches(self, group: Sequence[Work], count: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The inputs (clients, batch, ...) and labels (clients, batch) of each local step of a group.
 
-        All clients of the group have minibatches of the same size. Inputs are valid until the next step.
+        All clients of the group draw alike (`how_it_draws`). Inputs are valid until the next step.
         """
         # All samples of the group for all steps.
         raw, labels = self._draw_group(group, count)
-        batch = self.batch(group[0].client)
+        batch, is_full = self.how_it_draws(group[0].client)
         buffer = self._buffer((len(group), batch, *raw.shape[2:]))
-        is_full = raw.shape[1] == batch  # the same samples at every step
         if is_full:
             self.normalise(raw, buffer)
 

@@ -67,10 +67,13 @@ class LocalTrainer:
                 ) from error
 
     def _groups(self, works: Sequence[Work]) -> Iterator[tuple[slice, Sequence[Work]]]:
-        """Neighbours with minibatches of the same size; a client without samples has a zero gradient."""
-        # Runs of clients with the same batch size, cut to the engine's group size.
+        """Neighbours that draw alike; a client without samples has a zero gradient.
+
+        Clients draw alike if their minibatches have the same size and are all of their samples, or are not.
+        """
+        # Runs of clients that draw alike, cut to the engine's group size.
         begin = 0
-        for batch, same in itertools.groupby(works, lambda work: self.data.batch(work.client)):
+        for (batch, _), same in itertools.groupby(works, lambda work: self.data.how_it_draws(work.client)):
             end = begin + len(list(same))
             if batch:
                 for first in range(begin, end, self._gradients.group_size):

@@ -44,8 +44,12 @@ class Loans:
         request, buffer = self._arriving.pop(client)
         request.wait()
 
-        # The message holds the labels, then the inputs.
+        # A client without samples sends nothing.
         rows, owned = self._data.num_drawn(client, count), self._data.inputs
+        if rows == 0:
+            return owned[:0], self._data.labels[:0]
+
+        # The message holds the labels, then the inputs.
         labels = torch.from_numpy(buffer[: 8 * rows].view(np.int64))
         inputs = torch.from_numpy(buffer[8 * rows :]).view(owned.dtype).view(rows, *owned.shape[1:])
         return inputs.to(owned.device), labels.to(owned.device)
