@@ -15,10 +15,11 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fedmpi.config.source_text import source_text
 from fedmpi.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ ARGUMENTS = {
     "dataset": "data.dataset",
 }
 
+_START_ANEW = "start a new run, or go on with trust=True"
 _INSTANCES = ("model", "dataset")  # may be given themselves, instead of a function that makes them
 
 
@@ -75,7 +77,7 @@ def import_function(name: str, key: str) -> Callable:
     if module_name == PASSED:
         raise UserError(
             f'config {key} = "{name}": a Python object of the program that made this config; '
-            f"pass it again, as in {_call(key, function_name)}"
+            f"pass it again, as in {_call('run', '', key, function_name)}"
         )
     with _working_directory_on_path():
         try:
@@ -138,12 +140,19 @@ def describe_code(config: Config) -> dict[str, str]:
         if part is not None or ":" not in name:
             continue
         thing = _passed.get((registry.key, name))
-        source = thing.source if thing else _source(import_function(name, registry.key))
+        source = thing.source if thing else source_text(import_function(name, registry.key))
         described[registry.key] = {"name": name, "sha256": _digest(source), "source": source}
     return {"user_code": json.dumps(described)} if described else {}
 
 
-def require_same_objects(config: Config, stored: dict[str, Any], path: object) -> None:
+def uses_passed_objects(config: Config) -> bool:
+    """Whether a config names an object that only the program that made it has."""
+    from fedmpi.config.effects import chosen
+
+    return any(name.startswith(f"{PASSED}:") for _, name, _ in chosen(config))
+
+
+def require_same_objects(stored: dict[str, Any], path: object, remedy: str = _START_ANEW) -> None:
     """Refuse to go on with other Python objects than a run was begun with, or without them."""
     described = json.loads(stored.get("user_code", "{}"))
     for key, code in described.items():
@@ -154,18 +163,34 @@ def require_same_objects(config: Config, stored: dict[str, Any], path: object) -
         if thing is None:
             raise UserError(
                 f'{path}: was started from a Python program with "{name}" as {key}, which only that '
-                f"program has; go on from there with {_call(key, name, path)}"
+                f"program has; go on from there with {_call('resume', str(path), key, name)}"
             )
         if _digest(thing.source) != code["sha256"]:
             raise UserError(
                 f'{path}: the source of "{name}" ({key}) is not the one that the run was begun with: the '
-                "results would mix two experiments; start a new run, or go on with trust=True"
+                f"results would mix two experiments; {remedy}"
             )
 
 
-def _call(key: str, name: str, path: object = None) -> str:
+def require_stored_names(config: Config, named: Mapping[str, str], path: object) -> None:
+    """Refuse objects and names for a run that was begun with others: they would not be used."""
+    for key, name in named.items():
+        section, _, field = key.partition(".")
+        stored = getattr(getattr(config, section), field)
+        if stored != name:
+            argument = next(a for a, k in ARGUMENTS.items() if k == key)
+            raise UserError(
+                f'{argument}: was given as "{name}", but {path} was begun with {key} = "{stored}"; leave '
+                "it out, or start a new run"
+            )
+
+
+def _call(function: str, first: str, key: str, name: str) -> str:
+    """How to pass an object: fedmpi.resume('a.h5', model=Net)."""
     argument = next((a for a, k in ARGUMENTS.items() if k == key), "model")
-    return f"fedmpi.{'run' if path is None else 'resume'}({path or '...'}, {argument}={name})"
+    shown = repr(first) if first else "..."
+    given = "..." if name == argument else name  # a lambda, which has no name of its own
+    return f"fedmpi.{function}({shown}, {argument}={given})"
 
 
 def _describe(value: Any, argument: str) -> PassedObject:
@@ -179,7 +204,7 @@ def _describe(value: Any, argument: str) -> PassedObject:
     plain = getattr(inner, "__name__", type(inner).__name__)
     plain = plain if plain.isidentifier() else argument  # a lambda has no name
     name = _importable_name(value) or f"{PASSED}:{plain}"
-    return PassedObject(name=name, function=function, source=_source(value))
+    return PassedObject(name=name, function=function, source=source_text(value))
 
 
 def _giving(value: Any) -> Callable:
@@ -202,21 +227,6 @@ def _importable_name(value: Any) -> str:
     found = sys.modules.get(module)
     is_file = getattr(found, "__file__", None) is not None
     return f"{module}:{name}" if is_file and getattr(found, name, None) is value else ""
-
-
-def _source(value: Any) -> str:
-    """The text of a function or class; where it is not known, what tells one from another."""
-    if isinstance(value, functools.partial):
-        return f"{_source(value.func)}\n# with {value.args} {value.keywords}"
-    if hasattr(value, "digest"):  # a data set
-        return f"# {type(value).__name__} with digest {value.digest()}"
-    try:
-        return inspect.getsource(value if hasattr(value, "__qualname__") else type(value))
-    except (OSError, TypeError):
-        code = getattr(value, "__code__", None)
-        return (
-            f"# source not known; code {hashlib.sha256(code.co_code).hexdigest()}" if code else repr(value)
-        )
 
 
 def _digest(source: str) -> str:

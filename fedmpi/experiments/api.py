@@ -1,20 +1,19 @@
 """fedmpi from Python: `run`, `resume`, `sweep`, `check` and `advise`, in one process or under mpirun.
 
 Under `mpirun -n R python script.py` all R processes call these functions with the same arguments, and all
-get the same result. Errors are exceptions with the words of the command line; nothing here exits.
+get the same result. Mistakes are exceptions with the words of the command line. One call at a time: those
+of several threads would mix, and a callback, which runs on rank 0 alone, cannot call for all ranks.
 """
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmpi.config.user_code import passed_objects
 from fedmpi.errors import UserError
+from fedmpi.experiments.call import Call, begin, begin_alone
 from fedmpi.experiments.callbacks import Callbacks, SweepProgress
 from fedmpi.experiments.lifecycle import Prepared, go_on, nothing_to_do, plan_resume, start
 from fedmpi.experiments.progress import progress_bar
@@ -22,18 +21,13 @@ from fedmpi.experiments.python_input import (
     GIVEN_BY,
     ConfigSource,
     Settings,
-    known_objects,
     load_config,
     override_texts,
     points_of,
 )
-from fedmpi.mpi import Comm, attached
 from fedmpi.simulation.outcome import Listener, Outcome
-from fedmpi.simulation.stopping import StopRequest
-from fedmpi.storage.lock import writer_lock
 from fedmpi.storage.reader import Run, load_run, read_attributes
 from fedmpi.storage.runs import load_runs
-from fedmpi.storage.writer import check_target
 
 if TYPE_CHECKING:
     import pandas
@@ -76,17 +70,18 @@ def run(
     run goes on by `fedmpi.resume` with the same object only. Values that a function takes from outside its
     own text are not part of that record.
 
-    A run that diverges is no error: its status says so, and a warning. Ctrl-C ends it with a checkpoint and
-    raises KeyboardInterrupt.
+    A run that diverges, or that a time limit stops, is no error: its status says so, and a warning. Ctrl-C
+    ends it with a checkpoint and raises KeyboardInterrupt; a second Ctrl-C does not wait for that. The
+    signals TERM, USR1 and USR2 end it with a checkpoint too, and then the program, with exit status 75.
     """
-    given = known_objects(objects)
-    with passed_objects(given) as named, _session() as comm, StopRequest().listening() as stop:
-        chosen = comm.on_root(lambda: load_config(config, overrides, named))
-        with _output_file(comm, out, force=force) as path:
-            prepared = start(comm, chosen, path, stop, with_checkpoints=out is not None)
-            outcome = _carry_out(prepared, on_evaluation, on_round, progress=progress)
-            result = comm.on_root(lambda: load_run(path))
-    return _concluded(result, outcome, out)
+    with begin("run", objects) as call:
+        chosen = call.comm.on_root(lambda: load_config(config, overrides, call.named))
+        path = call.output_file(out, force=force)
+        prepared = start(call.comm, chosen, path, call.stop, with_checkpoints=out is not None)
+        outcome = _carry_out(prepared, on_evaluation, on_round, progress=progress)
+        result = call.comm.on_root(lambda: load_run(path))
+        _conclude(call, outcome, out)
+    return result
 
 
 def resume(
@@ -104,21 +99,23 @@ def resume(
     `overrides` may lengthen it: {"run.num_rounds": 2000}. A run that is over is returned as it is. `trust`
     allows code that another user's file names, and objects whose source changed. The rest is as in `run`.
     """
-    path, settings = Path(path), override_texts(overrides)
-    with passed_objects(known_objects(objects)), _session() as comm, contextlib.ExitStack() as held:
-        stop = held.enter_context(StopRequest().listening())
+    with begin("resume", objects) as call:
+        comm, path = call.comm, call.input_file(path)
+        settings = comm.on_root(lambda: override_texts(overrides))
         comm.try_on_root(lambda: read_attributes(path))  # before a lock file is made
-        comm.try_on_root(lambda: held.enter_context(writer_lock(path)))
-        plan = comm.on_root(lambda: plan_resume(path, settings, trust=trust, given_by=GIVEN_BY))
-        for note in plan.notes if comm.is_root else ():
+        call.lock(path)
+        plan = comm.on_root(
+            lambda: plan_resume(path, settings, trust=trust, given_by=GIVEN_BY, named=call.named)
+        )
+        notes = plan.notes + ([nothing_to_do(path, plan)] if plan.is_over and overrides else [])
+        for note in notes if comm.is_root else ():
             warnings.warn(note, stacklevel=2)
-        if plan.is_over:
-            if comm.is_root and overrides:
-                warnings.warn(nothing_to_do(path, plan), stacklevel=2)
-            return comm.on_root(lambda: load_run(path))
-        outcome = _carry_out(go_on(comm, plan, path, stop), on_evaluation, on_round, progress=progress)
-        result = comm.on_root(lambda: load_run(path))
-    return _concluded(result, outcome, path)
+        if not plan.is_over:
+            outcome = _carry_out(
+                go_on(comm, plan, path, call.stop), on_evaluation, on_round, progress=progress
+            )
+            _conclude(call, outcome, path)
+        return comm.on_root(lambda: load_run(path))
 
 
 def sweep(
@@ -133,38 +130,36 @@ def sweep(
 
     sweep          a TOML file, or a dict {"base": a config, "seeds": [1, 2], "grid": {"algorithm.local_lr":
                    [0.1, 0.01]}, "cases": [{"name": "fedavg", ...}]}
-    out            folder of the result files; without one, on one node only, nothing is left on disk
+    out            folder of the result files; without one, on one node only, nothing is left on disk. Runs
+                   that it holds already are not done again; other settings or objects are refused
     ranks_per_run  runs are done beside each other by groups of so many ranks
     objects        as in `run`, for all runs
 
-    Runs that fail are an error once all others are done; their results and those of the others are kept.
+    Runs that fail are an error once all others are done; results of the others are kept if there is `out`.
+    Signals are as in `run`.
     """
-    given = known_objects(objects)
-    with passed_objects(given) as named, _session() as world, StopRequest().listening() as stop:
+    with begin("sweep", objects) as call:
         from fedmpi.experiments.sweep import job
 
-        if not 1 <= ranks_per_run <= world.size:
+        world = call.comm
+        if not isinstance(ranks_per_run, int) or not 1 <= ranks_per_run <= world.size:
             raise UserError.on_all_ranks(
                 f"ranks_per_run = {ranks_per_run}: MPI has {world.size} ranks; expected 1 to {world.size}"
             )
-        if out is None and world.node_size < world.size:
-            raise UserError.on_all_ranks(
-                f"sweep on {world.size} ranks of several nodes: needs out=FOLDER on a file system that all "
-                "of them see"
-            )
-        points = world.on_root(lambda: points_of(sweep, named))
-        with _output_folder(world, out) as folder:
-            screen = progress_bar("runs") if progress and world.is_root else None
-            watched = SweepProgress(screen, folder, points) if screen else None
-            group = job.split(world, ranks_per_run)
-            outcome = job.do_sweep(world, group, points, points, folder, stop, watched)
-            group.free()
-            if outcome.failures:
-                told = "\n  ".join(f"{name}: {message}" for name, message in outcome.failures.items())
-                raise UserError.on_all_ranks(f"{len(outcome.failures)} runs failed:\n  {told}", 1)
-            table = world.on_root(lambda: load_runs(folder))
-    if outcome.was_stopped and stop.is_interrupt:
-        raise KeyboardInterrupt(f"stopped with {len(outcome.left)} runs left")
+        points = world.on_root(lambda: points_of(sweep, call.named))
+        folder = call.output_folder(out)
+        screen = progress_bar("runs") if progress and world.is_root else None
+        watched = SweepProgress(screen, folder, points) if screen else None
+        with job.groups(world, ranks_per_run) as group:
+            outcome = job.do_sweep(world, group, points, points, folder, call.stop, watched)
+        if outcome.failures:
+            told = "\n  ".join(f"{name}: {message}" for name, message in outcome.failures.items())
+            raise UserError.on_all_ranks(f"{len(outcome.failures)} runs failed:\n  {told}", 1)
+        table = world.on_root(lambda: load_runs(folder))
+        left = f"stopped with {len(outcome.left)} of {len(points)} runs left"
+        call.obey_signals(left)
+        if outcome.was_stopped and world.is_root:
+            warnings.warn(f"{left}: the time limit is near", stacklevel=2)
     return table
 
 
@@ -176,7 +171,9 @@ def check(config: ConfigSource, overrides: Settings = None, *, ranks: int = 1, *
     """
     from fedmpi.experiments.preview import preview
 
-    with passed_objects(known_objects(objects)) as named:
+    if not isinstance(ranks, int) or ranks < 1:
+        raise UserError(f"ranks = {ranks!r}: expected an integer >= 1")
+    with begin_alone("check", objects) as named:
         return preview(load_config(config, overrides, named), ranks)
 
 
@@ -196,54 +193,15 @@ def advise(
     """
     from fedmpi.experiments import advising
 
-    with passed_objects(known_objects(objects)) as named:
-        if at is None and not measure:
+    if at is None and not measure:
+        with begin_alone("advise", objects) as named:
             return advising.adviser_of(load_config(config, overrides, named)).report()
-        with _session() as comm:
-            chosen = comm.on_root(lambda: load_config(config, overrides, named))
-            listener = progress_bar("clients") if progress and comm.is_root else None
-            known = advising.measure(comm, chosen, str(at) if at else None, listener)
-            return comm.on_root(lambda: advising.adviser_of(chosen, known).report())
-
-
-@contextlib.contextmanager
-def _session() -> Iterator[Comm]:
-    """MPI, and torch's global settings as the caller had them once it is over."""
-    import torch
-
-    threads, is_deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    with attached() as comm:
-        try:
-            yield comm
-        finally:
-            torch.set_num_threads(threads)
-            torch.set_flush_denormal(False)
-            torch.use_deterministic_algorithms(is_deterministic)
-
-
-@contextlib.contextmanager
-def _output_file(comm: Comm, out: str | Path | None, *, force: bool) -> Iterator[Path]:
-    """Collective. The result file, locked by rank 0; without `out` one that is removed again."""
-    with contextlib.ExitStack() as held:
-        if out is None:
-            folder = comm.on_root(lambda: held.enter_context(tempfile.TemporaryDirectory(prefix="fedmpi-")))
-            path = Path(folder) / "run.h5"
-        else:
-            path = Path(out)
-            comm.try_on_root(lambda: held.enter_context(writer_lock(path)))
-        comm.try_on_root(lambda: check_target(path, force=force))
-        yield path
-
-
-@contextlib.contextmanager
-def _output_folder(comm: Comm, out: str | Path | None) -> Iterator[Path]:
-    with contextlib.ExitStack() as held:
-        if out is not None:
-            yield Path(out)
-            return
-        folder = comm.on_root(lambda: held.enter_context(tempfile.TemporaryDirectory(prefix="fedmpi-")))
-        yield Path(folder)
-        comm.barrier()  # nobody looks into it any more
+    with begin("advise", objects, listens=False) as call:
+        comm = call.comm
+        chosen = comm.on_root(lambda: load_config(config, overrides, call.named))
+        listener = progress_bar("clients") if progress and comm.is_root else None
+        known = advising.measure(comm, chosen, str(at) if at else None, listener)
+        return comm.on_root(lambda: advising.adviser_of(chosen, known).report())
 
 
 def _carry_out(
@@ -272,11 +230,12 @@ def _carry_out(
     raise error
 
 
-def _concluded(result: Run, outcome: Outcome, out: str | Path | None) -> Run:
-    """The result; with a warning, or as a KeyboardInterrupt, where the run did not end as planned."""
+def _conclude(call: Call, outcome: Outcome, out: str | Path | None) -> None:
+    """Collective. Raises what a signal asks for; warns where the run did not end as planned."""
+    goes_on = f"; go on with fedmpi.resume({str(out)!r})" if out and outcome.status == "stopped" else ""
+    where = f"stopped after round {outcome.completed:,}"
+    call.obey_signals(where + goes_on)
     if outcome.divergence:
-        warnings.warn(f"{outcome.divergence.sentence}; {outcome.divergence.remedy}", stacklevel=3)
-    if outcome.is_interrupt:
-        left = f"; go on with fedmpi.resume({str(out)!r})" if out else ""
-        raise KeyboardInterrupt(f"stopped after round {outcome.completed:,}{left}")
-    return result
+        call.warn(f"{outcome.divergence.sentence}; {outcome.divergence.remedy}")
+    elif outcome.status == "stopped" and not outcome.is_callback:
+        call.warn(f"{where}: {outcome.stop_reason}{goes_on}")

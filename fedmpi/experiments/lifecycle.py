@@ -5,14 +5,15 @@ prepare -> start, go_on or fork -> Simulation.run. Nothing here prints; notes fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmpi.config import Config, may_change, validate
-from fedmpi.config.user_code import require_same_objects
+from fedmpi.config.user_code import require_same_objects, require_stored_names
 from fedmpi.errors import UserError
+from fedmpi.errors.wording import setting
 from fedmpi.experiments.signature import require_own
 from fedmpi.experiments.tensorboard import require_tensorboard
 from fedmpi.mpi import Comm
@@ -135,9 +136,17 @@ def fork(
 
 
 def plan_resume(
-    path: Path, overrides: Sequence[str], *, trust: bool = False, given_by: str = "--set"
+    path: Path,
+    overrides: Sequence[str],
+    *,
+    trust: bool = False,
+    given_by: str = "--set",
+    named: Mapping[str, str] | None = None,
 ) -> ResumePlan:
-    """Rank 0: the config to continue with, the checkpoint to start from, the file's attributes, notes."""
+    """Rank 0: the config to continue with, the checkpoint to start from, the file's attributes, notes.
+
+    `given_by` is where messages say that overrides stand; `named` are the objects passed for this run.
+    """
     # Only settings that leave the results alone may change.
     stored = read_attributes(path)
     for override in overrides:
@@ -150,9 +159,10 @@ def plan_resume(
 
     # Code that the file names is run only if the user wrote the file, or trusts it.
     config = validate.parse(stored["config"], f"{path} (its config)", overrides, given_by)
+    require_stored_names(config, named or {}, path)
     if not trust:
         require_own(config, stored, path)
-        require_same_objects(config, stored, path)
+        require_same_objects(stored, path)
 
     # Without a checkpoint the run starts again.
     checkpoint, notes = newest_checkpoint(path, stored["run_id"])
@@ -165,7 +175,7 @@ def nothing_to_do(path: Path, plan: ResumePlan) -> str:
     """The message about a run that is over."""
     if plan.stored["status"] == DIVERGED:
         return f"{path}: diverged, it cannot be continued; start a new run with a smaller local_lr"
-    return f"{path}: done with {plan.completed:,} rounds; extend it with --set run.num_rounds=..."
+    return f"{path}: done with {plan.completed:,} rounds; extend it with " + setting("run.num_rounds=...")
 
 
 def _require_tensorboard(comm: Comm, config: Config) -> None:

@@ -22,7 +22,7 @@ from fedmpi.simulation.aggregate import wave_size
 from fedmpi.simulation.client_tables import available_bytes, table_bytes
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Preview:
     """A valid config, and what is known before the first round; as text what `fedmpi check` prints."""
 
@@ -36,6 +36,8 @@ class Preview:
 
     def __str__(self) -> str:
         return "\n".join([*(f"note: {note}" for note in self.notes), *self.lines])
+
+    __repr__ = __str__  # so that a notebook shows it
 
 
 def preview(config: Config, num_ranks: int = 1) -> Preview:

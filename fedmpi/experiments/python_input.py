@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,15 +28,36 @@ def known_objects(objects: dict[str, Any]) -> dict[str, Any]:
 
 def load_config(config: ConfigSource, overrides: Settings, named: Mapping[str, str]) -> Config:
     """The config of a file or a dict, with overrides and the names of passed objects."""
-    texts = override_texts({**(overrides or {}), **named})
+    texts = override_texts(overrides) + override_texts(named)
     if isinstance(config, Mapping):
         return validate.parse(_toml_of(config), "config", texts, GIVEN_BY)
-    return validate.load(config, texts, GIVEN_BY)
+    return validate.load(_file("config", config), texts, GIVEN_BY)
 
 
 def override_texts(overrides: Settings) -> list[str]:
     """Overrides as the command line would have them."""
-    return [f"{key}={toml_value(_plain(value))}" for key, value in (overrides or {}).items()]
+    if overrides is not None and not isinstance(overrides, Mapping):
+        raise UserError(
+            f"overrides = {overrides!r}: expected a dict, such as {{'algorithm.local_lr': 0.1}}"
+        )
+    return [f"{key}={toml_value(_plain(value, str(key)))}" for key, value in (overrides or {}).items()]
+
+
+def points_of(sweep: ConfigSource, named: Mapping[str, str]) -> list[Point]:
+    """Rank 0: all runs of a sweep file or of a dict like one."""
+    if not isinstance(sweep, Mapping):
+        return load_sweep(_file("sweep", sweep), common=named)
+    table, base = {k: _plain(v, f"sweep {k}") for k, v in sweep.items() if k != "base"}, sweep.get("base")
+    if isinstance(base, Mapping):
+        return plan_sweep(table, "sweep", _toml_of(base), "base", named)
+    base = _file("sweep base", base)
+    return plan_sweep(table, "sweep", validate.read_text(base), str(base), named)
+
+
+def _file(name: str, value: Any) -> str | Path:
+    if not isinstance(value, str | os.PathLike) or not str(value):
+        raise UserError(f"{name} = {value!r}: expected a TOML file, or a dict of its sections")
+    return value
 
 
 def _toml_of(config: Mapping[str, Any]) -> str:
@@ -46,41 +67,30 @@ def _toml_of(config: Mapping[str, Any]) -> str:
         if table is None:
             continue
         if not isinstance(table, Mapping):
-            lines.insert(0, f"{toml_value(str(section))} = {toml_value(_plain(table))}")
+            lines.insert(0, f"{toml_value(str(section))} = {toml_value(_plain(table, str(section)))}")
             continue
-        lines.append(f"[{section}]")
+        name = str(section)
+        lines.append(f"[{name if name.isidentifier() else toml_value(name)}]")
         for key, value in table.items():
             if value is not None:
-                lines.append(f"{toml_value(str(key))} = {toml_value(_plain(value))}")
+                text = toml_value(_plain(value, f"{section}.{key}"))
+                lines.append(f"{toml_value(str(key))} = {text}")
     return "\n".join(lines)
 
 
-def _plain(value: Any) -> Any:
-    """What TOML knows: numpy numbers and arrays, tuples and paths become plain values."""
+def _plain(value: Any, name: str) -> Any:
+    """What TOML knows: numpy numbers and arrays, tuples, ranges and paths become plain values."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Path):
         return str(value)
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+    if isinstance(value, list | tuple | range):
+        return [_plain(v, name) for v in value]
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): _plain(v, name) for k, v in value.items()}
     if isinstance(value, bool | int | float | str):
         return value
-    raise UserError(f"config value {value!r}: expected a number, a string, a list or a table of such")
-
-
-def points_of(sweep: ConfigSource, named: Mapping[str, str]) -> list[Point]:
-    """Rank 0: all runs of a sweep file or of a dict like one."""
-    if not isinstance(sweep, Mapping):
-        if not named:
-            return load_sweep(sweep)
-        text = validate.read_text(sweep)
-        folder, sweep = Path(sweep).parent, tomllib.loads(text)
-        sweep["base"] = str(folder / sweep["base"])
-    table, base = _plain({k: v for k, v in sweep.items() if k != "base"}), sweep.get("base")
-    if isinstance(base, Mapping):
-        return plan_sweep(table, "sweep", _toml_of(base), "base", dict(named))
-    if not isinstance(base, str | Path):
-        raise UserError(f"sweep base = {base!r}: expected a config, as a file or as a dict")
-    return plan_sweep(table, "sweep", validate.read_text(base), str(base), dict(named))
+    raise UserError(
+        f"config {name} = {value!r}: expected a number, a string, a list or a table of such"
+        + ("; leave the key out for its default" if value is None else "")
+    )

@@ -16,6 +16,7 @@ from fedmpi.config import Config
 from fedmpi.config.effects import chosen
 from fedmpi.config.user_code import PASSED
 from fedmpi.errors import UserError
+from fedmpi.errors.wording import option
 
 
 def named_functions(config: Config) -> list[str]:
@@ -42,7 +43,7 @@ def require_own(config: Config, stored: dict, path: Path) -> None:
     if functions and not (own and hmac.compare_digest(own, str(stored.get("signature", "")))):
         raise UserError(
             f"{path} is not signed with your key, and its config names code to run "
-            f"({', '.join(functions)}); look at it with `fedmpi info`, then resume with --trust"
+            f"({', '.join(functions)}); look at it with `fedmpi info`, then resume with {option('trust')}"
         )
 
 

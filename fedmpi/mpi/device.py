@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+from collections.abc import Iterator
 
 import torch
 
@@ -68,6 +69,35 @@ def choose_device(wanted: str, local_rank: int, threads: int = 1) -> torch.devic
     torch.set_flush_denormal(True)  # gradients below 1e-38 would slow the kernels down many times over
     torch.set_num_threads(threads)  # one per rank and core is best; the number changes the bits
     return device
+
+
+@contextlib.contextmanager
+def settings_restored() -> Iterator[None]:
+    """Leave torch as it was, whatever `choose_device` sets in between."""
+    backends, utils = torch.backends, torch.utils.deterministic
+    threads, flushes = torch.get_num_threads(), _flushes_tiny_numbers()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    fills = utils.fill_uninitialized_memory
+    benchmark, tf32 = backends.cudnn.benchmark, backends.cudnn.allow_tf32
+    matmul_tf32 = backends.cuda.matmul.allow_tf32
+    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_flush_denormal(flushes)
+        torch.use_deterministic_algorithms(deterministic, warn_only=only_warns)
+        utils.fill_uninitialized_memory = fills
+        backends.cudnn.benchmark, backends.cudnn.allow_tf32 = benchmark, tf32
+        backends.cuda.matmul.allow_tf32 = matmul_tf32
+        if device is not None:
+            torch.cuda.set_device(device)
+
+
+def _flushes_tiny_numbers() -> bool:
+    """Whether numbers too small for full precision become zero; torch sets it, but does not tell."""
+    return float(torch.tensor(3e-308, dtype=torch.float64) / 4) == 0
 
 
 def device_name(device: torch.device) -> str:

@@ -1,7 +1,8 @@
 """MPI from start to end, and what the launcher reports before MPI starts.
 
-Invariants: an exception on one rank alone ends the whole job at once; a launch that would run every rank
-as a separate job is refused.
+Invariants: an exception on one rank alone ends the whole job at once; ranks of a Python program that make
+different calls, or end while others call, end together; a launch that would run every rank as a separate
+job is refused.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ import contextlib
 import importlib.metadata
 import os
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from typing import Any
 
-from fedmpi.errors import UserError
+from fedmpi.errors import EXIT_FAILURE, UserError
 from fedmpi.mpi.comm import Comm, import_mpi
 
-_connected: list[Comm] = []  # all ranks of the job: made once, since the number of communicators is limited
+# Made once, since the number of communicators is limited.
+_connected: list[Comm] = []  # all ranks of the job
+_roll: list[Any] = []  # the communicator on which ranks of a Python program say what they are about to do
 
 
 @contextlib.contextmanager
@@ -47,25 +51,60 @@ def session() -> Iterator[Comm]:
 
 
 @contextlib.contextmanager
-def attached() -> Iterator[Comm]:
-    """MPI for calls from Python, any number of them one after another; it ends with the process.
+def attached(call: str) -> Iterator[Comm]:
+    """MPI for a call from Python, one of any number; MPI ends with the process. `call` is its name.
 
     An exception that all ranks share is raised unchanged. One on a single rank is printed and ends the job,
     since the other ranks would wait in a collective for ever.
     """
     mpi, is_ours = _start()
-    if is_ours:
-        atexit.register(mpi.Finalize)
-        _abort_if_one_rank_fails(mpi)
+    world, comm = mpi.COMM_WORLD, _connect(mpi)
+    if not _roll:
+        _roll.append(world.Dup())
+        atexit.register(_end, mpi, is_ours)
+        if is_ours and world.size > 1:
+            _abort_if_one_rank_fails(mpi)
+    _roll_call(f"calls fedmpi.{call}")
 
     # An error on one rank alone must not leave the others waiting.
-    world = mpi.COMM_WORLD
     try:
-        yield _connect(mpi)
+        yield comm
     except BaseException as error:
         if world.size > 1 and not _is_agreed(error, world.size):
             _leave(world, error)
         raise
+
+
+def _end(mpi: Any, is_ours: bool) -> None:
+    """At the end of the program: together with the other ranks, who may have work of their own left."""
+    if mpi.Is_finalized():
+        return
+    _roll_call("has ended")
+    if is_ours:
+        mpi.Finalize()
+
+
+def _roll_call(doing: str) -> None:
+    """Collective. All ranks say what they are about to do; unless it is the same, the job ends here."""
+    roll = _roll[0]
+    request = roll.Ibarrier()
+    while not request.Test():  # asleep: another rank may take long to come here
+        time.sleep(0.001)
+    said = roll.allgather(doing)
+    if len(set(said)) == 1:
+        return
+    if roll.rank == 0:
+        first = next(rank for rank in range(roll.size) if said[rank] != said[0])
+        print(
+            f"fedmpi: error: rank 0 {said[0]}, but rank {first} {said[first]}: all ranks of a program have "
+            "to make the same calls in the same order",
+            file=sys.stderr,
+            flush=True,
+        )
+    else:
+        time.sleep(5)  # rank 0 ends the job as soon as it has said why
+    sys.stdout.flush()
+    roll.Abort(EXIT_FAILURE)
 
 
 def _start() -> tuple[Any, bool]:
@@ -94,8 +133,6 @@ def _connect(mpi: Any) -> Comm:
 def _abort_if_one_rank_fails(mpi: Any) -> None:
     """Let an exception between two calls, in the user's own code, end all ranks of the script too."""
     world, hook = mpi.COMM_WORLD, sys.excepthook
-    if world.size == 1:
-        return
 
     def ended(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         is_agreed = _is_agreed(error, world.size)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedmpi.data.ownership import owner_of
-from fedmpi.simulation.stopping import is_interrupt, reason
+from fedmpi.simulation.stopping import is_callback, reason
 
 if TYPE_CHECKING:
     from fedmpi.simulation.loop import Simulation
@@ -86,9 +86,9 @@ class Outcome:
     phases: list[dict[str, float]] | None = None  # seconds of each rank by phase; on rank 0
 
     @property
-    def is_interrupt(self) -> bool:
-        """Whether Ctrl-C stopped it."""
-        return is_interrupt(self.stop_code)
+    def is_callback(self) -> bool:
+        """Whether a user's function stopped it."""
+        return is_callback(self.stop_code)
 
     @property
     def stop_reason(self) -> str:

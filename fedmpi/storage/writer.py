@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 
 from fedmpi.errors import UserError
+from fedmpi.errors.wording import command, option
 from fedmpi.storage.columns import FORMAT, FORMAT_VERSION, OPTIONAL_TABLES, RUNNING, TABLES, Column
 from fedmpi.storage.files import replacing
 from fedmpi.storage.reader import peek
@@ -129,6 +130,8 @@ class RunWriter:
 
 def check_target(path: Path, *, force: bool) -> None:
     """Refuse early to overwrite results or a foreign file, or to write where that is not possible."""
+    out = option("out", path)
+
     # Try to write next to the target.
     trial = path.with_name(f".{path.name}.partial")
     try:
@@ -138,18 +141,18 @@ def check_target(path: Path, *, force: bool) -> None:
         trial.unlink()
     except OSError as error:
         reason = error.strerror
-        raise UserError(f"--out {path}: cannot write there ({reason}); choose another name") from None
+        raise UserError(f"{out}: cannot write there ({reason}); choose another name") from None
     if not exists:
         return
 
     # Only --force overwrites a run, and nothing overwrites another file.
     run = peek(path)
     if run is None:
-        raise UserError(f"--out {path}: exists and is not a fedmpi run file; choose another name")
+        raise UserError(f"{out}: exists and is not a fedmpi run file; choose another name")
     if not force:
         raise UserError(
-            f'--out {path}: already holds a run (status "{run["status"]}", {run["rounds"]} rounds); '
-            f"continue it with `fedmpi resume {path}`, choose another name, or overwrite it with --force"
+            f'{out}: already holds a run (status "{run["status"]}", {run["rounds"]} rounds); continue it '
+            f"with {command('resume', path)}, choose another name, or overwrite it with {option('force')}"
         )
 
 

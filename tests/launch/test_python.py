@@ -121,6 +121,39 @@ FAULTS = {
 }
 
 
+ONE_RANK_LEAVES = "rank 0 calls fedmpi.run, but rank 1 has ended: all ranks of a program have to make"
+FAULTS |= {
+    "a rank that leaves by sys.exit": (
+        'import sys\nif not fedmpi.is_root():\n    sys.exit(3)\nfedmpi.run("small.toml", progress=False)',
+        ONE_RANK_LEAVES,
+    ),
+    "a rank that comes to its end too early": (
+        'if fedmpi.is_root():\n    fedmpi.run("small.toml", progress=False)',
+        ONE_RANK_LEAVES,
+    ),
+    "an error that only one rank catches": (
+        'try:\n    fedmpi.run("nowhere.toml")\nexcept fedmpi.errors.UserError:\n'
+        "    if not fedmpi.is_root():\n        raise\n"
+        'fedmpi.run("small.toml", progress=False)',
+        ONE_RANK_LEAVES,
+    ),
+    "ranks that make different calls": (
+        'if fedmpi.is_root():\n    fedmpi.run("small.toml", progress=False)\n'
+        'else:\n    fedmpi.sweep({"base": "small.toml"}, progress=False)',
+        "rank 0 calls fedmpi.run, but rank 1 calls fedmpi.sweep",
+    ),
+    "a callback that calls for all ranks": (
+        'fedmpi.run("small.toml", on_round=lambda n: fedmpi.run("small.toml"), progress=False)',
+        "fedmpi.run inside fedmpi.run: a callback runs on rank 0 alone",
+    ),
+    "sys.exit in a user's function": (
+        "import sys\ndef who(t):\n    if t == 2 and not fedmpi.is_root():\n        sys.exit(3)\n"
+        '    return [0, 1]\nfedmpi.run("small.toml", participation=who, progress=False)',
+        "",
+    ),
+}
+
+
 @pytest.mark.parametrize(("text", "expected"), FAULTS.values(), ids=FAULTS)
 def test_a_fault_ends_all_ranks_within_seconds(script, tmp_path, text, expected):
     """Whoever meets it, the job ends with a status that is not 0, and says why; starting is not counted."""
@@ -130,6 +163,61 @@ def test_a_fault_ends_all_ranks_within_seconds(script, tmp_path, text, expected)
     assert done.stdout.count("first done") == 2
     assert expected in done.stderr
     assert seconds < 15
+
+
+def test_a_program_with_mpi_of_its_own(script):
+    """MPI that the program started is left to it; ranks that part are ended all the same."""
+    own = "from mpi4py import MPI\n" + PREAMBLE
+    done = script(own + "print('sum', MPI.COMM_WORLD.allreduce(1), flush=True)")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("sum 2") == 2
+    done = script(own + 'if fedmpi.is_root():\n    fedmpi.run("small.toml", progress=False)')
+    assert done.returncode != 0
+    assert ONE_RANK_LEAVES in done.stderr
+    done = script(own + "MPI.Finalize()")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_signal_ends_all_ranks_with_a_checkpoint(script, tmp_path):
+    """TERM reaches one rank; all end with the status to requeue on, and the run can go on."""
+    done = script(
+        PREAMBLE
+        + """
+import os, signal
+def on_round(completed):
+    if completed == 2:
+        os.kill(os.getpid(), signal.SIGTERM)
+fedmpi.run("small.toml", out="a.h5", on_round=on_round, progress=False)
+print("not reached", flush=True)
+"""
+    )
+    assert done.returncode == 75, done.stderr
+    assert "stopped after round 3; go on with fedmpi.resume('a.h5'): signal TERM" in done.stderr
+    assert "not reached" not in done.stdout
+    assert fedmpi.resume(tmp_path / "a.h5", progress=False).status == "done"
+
+
+def test_ctrl_c_ends_all_ranks_together(script):
+    """One traceback, of rank 0; whoever catches it goes on."""
+    interrupted = (
+        PREAMBLE
+        + """
+import os, signal
+def on_round(completed):
+    if completed == 2:
+        os.kill(os.getpid(), signal.SIGINT)
+"""
+    )
+    call = 'fedmpi.run("small.toml", on_round=on_round, progress=False)'
+    done = script(interrupted + call)
+    assert done.returncode != 0
+    assert done.stderr.count("KeyboardInterrupt: stopped after round 3") == 1
+    done = script(
+        interrupted + f"try:\n    {call}\nexcept KeyboardInterrupt:\n    print('caught', flush=True)\n"
+        "print('again', fedmpi.run('small.toml', progress=False).status, flush=True)"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("caught") == done.stdout.count("again done") == 2
 
 
 def test_a_sweep_from_a_script_is_shared_by_the_ranks(script, tmp_path):

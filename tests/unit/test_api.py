@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 import tomllib
 import warnings
 from pathlib import Path
@@ -21,6 +23,7 @@ from fedmpi.__main__ import main
 from fedmpi.config import validate
 from fedmpi.data.prepared import Dataset
 from fedmpi.errors import ConfigError, UserError
+from fedmpi.experiments import api
 from fedmpi.methods import Method
 from fedmpi.results.compare import first_difference
 from tests.support.configs import SMALL
@@ -34,6 +37,11 @@ quiet_run = functools.partial(fedmpi.run, progress=False)
 def tiny_net(input_shape, num_classes):
     """A model that this module offers to others."""
     return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(input_shape)), num_classes))
+
+
+def _signal(number: int) -> None:
+    """To this process."""
+    os.kill(os.getpid(), number)
 
 
 def own_function(body: str, name: str = "own"):
@@ -83,7 +91,7 @@ def test_out_is_a_result_file_and_is_not_overwritten(tmp_path):
     run = quiet_run(CONFIG, out=path)
     assert run.path == path
     assert first_difference(fedmpi.load_run(path), run) is None
-    with pytest.raises(UserError, match=r"exists already.*--force|--force"):
+    with pytest.raises(UserError, match=r"^out=.*a.h5.*fedmpi.resume\(.*a.h5.\).*force=True"):
         quiet_run(CONFIG, out=path)
     assert quiet_run(CONFIG, {"run.seed": 2}, path, force=True).config["run"]["seed"] == 2
 
@@ -122,6 +130,34 @@ def test_torch_is_left_as_it_was():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_all_settings_of_torch_are_left_as_they_were():
+    """Also those that only a GPU needs, and tiny numbers, which torch sets but does not tell."""
+    from fedmpi.mpi.device import _flushes_tiny_numbers, settings_restored
+
+    settings = (
+        torch.get_num_threads, _flushes_tiny_numbers, torch.are_deterministic_algorithms_enabled,
+        torch.is_deterministic_algorithms_warn_only_enabled, lambda: torch.backends.cudnn.benchmark,
+        lambda: torch.backends.cudnn.allow_tf32, lambda: torch.backends.cuda.matmul.allow_tf32,
+        lambda: torch.utils.deterministic.fill_uninitialized_memory,
+    )  # fmt: skip
+    with settings_restored():
+        for flag in (True, False):
+            torch.set_flush_denormal(flag)
+            torch.use_deterministic_algorithms(True, warn_only=flag)
+            torch.backends.cudnn.benchmark = flag
+            torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = flag
+            torch.utils.deterministic.fill_uninitialized_memory = flag
+            before = [setting() for setting in settings]
+            with settings_restored():
+                torch.set_flush_denormal(not flag)
+                torch.use_deterministic_algorithms(not flag)
+                torch.backends.cudnn.benchmark = not flag
+                torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = not flag
+                torch.utils.deterministic.fill_uninitialized_memory = not flag
+                assert [setting() for setting in settings] != before
+            assert [setting() for setting in settings] == before
 
 
 def test_signal_handlers_are_left_as_they_were():
@@ -165,6 +201,13 @@ def test_a_bad_config_is_an_exception_with_the_words_of_the_command_line(tmp_pat
         ({"overrides": {"run.seed": object()}}, "expected a number, a string, a list or a table"),
         ({"config": {"run": 3}}, r"config run = 3: expected a section \[run\]"),
         ({"config": "nowhere.toml"}, "config nowhere.toml: no such file"),
+        ({"config": 5}, "config = 5: expected a TOML file, or a dict of its sections"),
+        ({"config": {"run.num_rounds": {"a": 1}}}, "config run.num_rounds: unknown section"),
+        ({"config": {"run": {"num_rounds": [None]}}}, r"config run.num_rounds = None: .*leave the key out"),
+        ({"overrides": ["run.seed=2"]}, r"overrides = \['run.seed=2'\]: expected a dict"),
+        ({"overrides": {"run.seed": None}}, "config run.seed = None: .*leave the key out for its default"),
+        ({"out": ""}, "out = '': expected the name of a file"),
+        ({"out": 3}, "out = 3: expected the name of a file"),
     ],
 )
 def test_mistakes_in_python_are_user_errors(arguments, expected):
@@ -226,10 +269,106 @@ def test_ctrl_c_keeps_what_was_done(tmp_path):
     """KeyboardInterrupt, with a checkpoint and the words to go on."""
     path = tmp_path / "a.h5"
     with pytest.raises(KeyboardInterrupt, match=r"stopped after round 2; go on with fedmpi.resume"):
-        quiet_run(
-            CONFIG, out=path, on_round=lambda n: os.kill(os.getpid(), signal.SIGINT) if n == 1 else None
-        )
+        quiet_run(CONFIG, out=path, on_round=lambda n: n == 1 and _signal(signal.SIGINT))
     assert len(fedmpi.load_run(path).train) == 2
+
+
+def test_ctrl_c_in_the_last_round_is_not_lost(tmp_path):
+    """The run is complete, and the program is interrupted all the same."""
+    path = tmp_path / "a.h5"
+    with pytest.raises(KeyboardInterrupt, match=f"stopped after round {ROUNDS}$"):
+        quiet_run(CONFIG, out=path, on_round=lambda n: n == ROUNDS and _signal(signal.SIGINT))
+    assert fedmpi.load_run(path).status == "done"
+
+
+def test_ctrl_c_outside_the_rounds_reaches_the_handler_before(monkeypatch):
+    """While results are read back, nobody asks for signals any more: they are delivered afterwards."""
+    heard, whole = [], api._conclude
+    monkeypatch.setattr(api, "_conclude", lambda *a: (whole(*a), _signal(signal.SIGUSR1)))
+    before = signal.signal(signal.SIGUSR1, lambda *a: heard.append("heard"))
+    try:
+        assert quiet_run(CONFIG).status == "done"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert heard == ["heard"]
+
+
+def test_a_second_ctrl_c_does_not_wait():
+    """The first one asks for the end of the round; who cannot wait for it presses again."""
+    begun = []
+
+    def pressed_twice(completed: int) -> None:
+        begun.append(completed)
+        if completed == 1:
+            _signal(signal.SIGINT)
+            _signal(signal.SIGINT)  # the same one, delivered twice by a launcher
+            time.sleep(0.6)
+            _signal(signal.SIGINT)
+            begun.append("waited")
+
+    with pytest.raises(KeyboardInterrupt):
+        quiet_run(CONFIG, on_round=pressed_twice)
+    assert begun == [0, 1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=["TERM", "USR1"])
+def test_other_signals_end_the_program_with_a_checkpoint(tmp_path, number):
+    """With the status that batch scripts requeue on, and the words to go on."""
+    path = tmp_path / "a.h5"
+    with (
+        pytest.warns(UserWarning, match=r"stopped after round 2; go on with fedmpi.resume.*: signal"),
+        pytest.raises(SystemExit) as caught,
+    ):
+        quiet_run(CONFIG, out=path, on_round=lambda n: n == 1 and _signal(number))
+    assert caught.value.code == 75
+    assert fedmpi.resume(path, progress=False).status == "done"
+
+
+def test_a_time_limit_is_a_status_and_a_warning(tmp_path):
+    """What was done is returned."""
+    with pytest.warns(UserWarning, match=r"stopped after round 1: the time limit is near; go on with"):
+        run = quiet_run(CONFIG, {"run.max_minutes": 1e-9}, tmp_path / "a.h5")
+    assert run.status == "stopped"
+
+
+def test_a_callback_may_run_another_simulation(whole):
+    """Neither run touches the other."""
+    inner = []
+    run = quiet_run(CONFIG, on_round=lambda n: n == 2 and inner.append(quiet_run(CONFIG)))
+    assert first_difference(run, whole) is None
+    assert first_difference(inner[0], whole) is None
+
+
+def test_another_thread_is_refused(whole):
+    """Objects, signals and MPI belong to the process; the call that was first is not disturbed."""
+    refused = []
+
+    def call() -> None:
+        with pytest.raises(UserError, match=r"fedmpi.run: another thread .* use fedmpi.sweep"):
+            quiet_run(CONFIG)
+        refused.append(True)
+
+    def from_another_thread(completed: int) -> None:
+        if completed == 2:
+            thread = threading.Thread(target=call)
+            thread.start()
+            thread.join()
+
+    assert first_difference(quiet_run(CONFIG, on_round=from_another_thread), whole) is None
+    assert refused
+
+
+def test_what_a_killed_program_left_is_removed_by_the_next(tmp_path, monkeypatch):
+    """A folder of a process that is no more; not that of one that lives, nor anything else."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    names = [f"fedmpi-{ended.pid}-abc", f"fedmpi-{os.getpid()}-abc", "fedmpi-my-own"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.h5").touch()
+    quiet_run(CONFIG, {"run.num_rounds": 1})
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[1:])
 
 
 def test_progress_is_shown_or_not(capsys):
@@ -316,7 +455,7 @@ def test_a_passed_object_is_needed_again_to_go_on(tmp_path, capsys):
     with pytest.raises(SystemExit) as caught:
         main(["resume", str(path)])
     assert caught.value.code == 2
-    assert f"fedmpi.resume({path}, participation=own)" in capsys.readouterr().err
+    assert f"fedmpi.resume({str(path)!r}, participation=own)" in capsys.readouterr().err
     with pytest.raises(UserError, match="only that program has"):
         fedmpi.resume(path, progress=False)
     other = own_function("def own(t, num_clients, seed):\n    return [0]\n")
@@ -324,6 +463,18 @@ def test_a_passed_object_is_needed_again_to_go_on(tmp_path, capsys):
         fedmpi.resume(path, participation=other, progress=False)
     run = fedmpi.resume(path, participation=own, progress=False)
     assert first_difference(run, quiet_run(CONFIG, participation=own)) is None
+
+
+def test_objects_for_a_run_that_was_begun_with_others_are_refused(tmp_path):
+    """They would not be used: better no run than one that is not what it seems."""
+    path = tmp_path / "a.h5"
+    quiet_run(CONFIG, {"run.num_rounds": 2}, path)
+    longer = {"run.num_rounds": 3}
+    with pytest.raises(UserError, match=r'method: was given as ".*:Halved", but .* = "fedavg"'):
+        fedmpi.resume(path, longer, method=Halved, progress=False)
+    with pytest.raises(UserError, match=r'model: was given as "mlp", but .* model.name = "logistic"'):
+        fedmpi.resume(path, longer, model="mlp", progress=False)
+    assert len(fedmpi.resume(path, longer, model="logistic", progress=False).train) == 3
 
 
 def test_a_config_cannot_name_an_object_that_nobody_passed():
@@ -383,6 +534,34 @@ def test_sweep_gives_the_table_of_all_runs(tmp_path):
     assert len(times) == 4
     assert fedmpi.sweep(plan, tmp_path / "all", progress=False).equals(table)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "all").glob("*.h5")} == times
+
+
+def test_sweep_refuses_what_another_object_made(tmp_path):
+    """Results that a function of another source made are not passed off as those of this one."""
+    plan, folder = {"base": CONFIG, "seeds": range(1, 3)}, tmp_path / "all"
+    first = own_function("def own(t):\n    return [0, 1]\n")
+    table = fedmpi.sweep(plan, folder, participation=first, progress=False)
+    assert fedmpi.sweep(plan, folder, participation=first, progress=False).equals(table)
+    other = own_function("def own(t):\n    return [0, 2]\n")
+    with pytest.raises(UserError, match=r'the source of "own" .* choose another folder') as caught:
+        fedmpi.sweep(plan, folder, participation=other, progress=False)
+    assert "trust" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("base = \n", "not valid TOML"),
+        ("seeds = [1]\n", "sweep base: expected the name of a config file"),
+    ],
+)
+def test_a_bad_sweep_file_is_named_also_with_objects(tmp_path, text, expected):
+    """Whoever reads the file, the report is the same."""
+    path = tmp_path / "sweep.toml"
+    path.write_text(text)
+    for objects in ({}, {"model": tiny_net}):
+        with pytest.raises(ConfigError, match=expected):
+            fedmpi.sweep(path, progress=False, **objects)
 
 
 def test_sweep_without_a_folder_and_with_objects(tmp_path, small_config, monkeypatch):

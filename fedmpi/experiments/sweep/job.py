@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -41,9 +43,17 @@ class SweepOutcome:
         return {name: self.outcomes[name].message for name, s in self.states.items() if s == FAILED}
 
 
-def split(world: Comm, width: int) -> Comm:
-    """Collective. Groups of `width` ranks, each of which does one run at a time."""
-    return world.split(world.rank // width)
+@contextlib.contextmanager
+def groups(world: Comm, width: int) -> Iterator[Comm]:
+    """Collective. Groups of `width` ranks, each of which does one run at a time; gives this rank's."""
+    group = world.split(world.rank // width)
+    try:
+        yield group
+    except Exception as error:
+        if getattr(error, "agreed", False):  # else the others may be elsewhere, and the job ends
+            group.free()
+        raise
+    group.free()
 
 
 def do_sweep(

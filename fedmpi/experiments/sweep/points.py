@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -59,10 +59,16 @@ class Point:
         return repr(sorted(kept.items()))
 
 
-def load_sweep(path: str | Path, *, base: str | None = None, seeds: list[int] | None = None) -> list[Point]:
+def load_sweep(
+    path: str | Path,
+    *,
+    base: str | None = None,
+    seeds: list[int] | None = None,
+    common: Mapping[str, Any] | None = None,
+) -> list[Point]:
     """All runs of a sweep file, in order; every problem of it and of its configs is one ConfigError.
 
-    `base` and `seeds` take the place of what the file says.
+    `base` and `seeds` take the place of what the file says; `common` settings hold for all runs.
     """
     text, source = validate.read_text(path), str(path)
     try:
@@ -72,7 +78,7 @@ def load_sweep(path: str | Path, *, base: str | None = None, seeds: list[int] | 
     sweep |= {key: value for key, value in (("base", base), ("seeds", seeds)) if value is not None}
     _refuse_problems(sweep, source)
     base_path = Path(path).parent / sweep["base"]
-    return plan_sweep(sweep, source, validate.read_text(base_path), str(base_path))
+    return plan_sweep(sweep, source, validate.read_text(base_path), str(base_path), common)
 
 
 def plan_sweep(
@@ -80,7 +86,7 @@ def plan_sweep(
     source: str,
     base_text: str,
     base_source: str,
-    common: dict[str, Any] | None = None,
+    common: Mapping[str, Any] | None = None,
 ) -> list[Point]:
     """All runs of a sweep over a base config given as text; `common` settings hold for all of them."""
     _refuse_problems({**sweep, "base": base_source}, source)

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi.config import Config
+from fedmpi.config.user_code import require_same_objects, uses_passed_objects
 from fedmpi.config.validate import parse
 from fedmpi.errors import OutputError, UserError
+from fedmpi.errors.wording import option
 from fedmpi.experiments.sweep.claims import is_held
 from fedmpi.experiments.sweep.points import Point, different_keys
 from fedmpi.storage.columns import DIVERGED, DONE, STOPPED
@@ -65,14 +67,23 @@ class Store:
         other = [p.name for p in changed if not self._holds(p)]
         if other:
             shown = ", ".join(other[:3]) + (", ..." if len(other) > 3 else "")
+            out = option("out", self.folder)
             raise UserError(
-                f"--out {self.folder}: holds {len(other)} runs of different settings under the same names "
+                f"{out}: holds {len(other)} runs of different settings under the same names "
                 f"({shown}): the base config changed; choose another folder"
             )
+        self._require_same_objects(points)
         plan = [
             {"name": p.name, "method": p.method, "settings": p.settings, "seed": p.seed} for p in points
         ]
         write_contended(self.notes / "plan.json", json.dumps(plan, indent=1).encode())
+
+    def _require_same_objects(self, points: list[Point]) -> None:
+        """Refuse runs that are there already if a Python object behind them is another one now."""
+        for point in points:
+            path = self.run_path(point.name)
+            if uses_passed_objects(point.config) and path.exists():
+                require_same_objects(read_attributes(path), path, "choose another folder")
 
     def _holds(self, point: Point) -> bool:
         """Whether a run file belongs to this experiment: digests differ between versions of fedmpi."""

@@ -205,7 +205,7 @@ def _changes(path: Path, point: Point) -> list[str]:
     if different:
         raise UserError(
             f"{path}: holds a run with different settings ({', '.join(different)}); remove it, or "
-            "choose another --out"
+            "choose another folder"
         )
     return [
         f"{key}={toml_value(_get(point.config, key))}"
