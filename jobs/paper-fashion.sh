@@ -26,10 +26,12 @@ command=(fedmpi sweep configs/paper/fashion-sweep.toml --out paper-fashion --ran
 
 # The launcher runs in the background, so that this shell hears USR1 and passes it on. All ranks
 # then finish their round, write a checkpoint and leave with status 75.
+pid='' signalled=''
+trap 'signalled=yes; [ -z "$pid" ] || kill -USR1 "$pid" 2>/dev/null || true' USR1
 "${launch[@]}" "${command[@]}" &
 pid=$!
+if [ -n "$signalled" ]; then kill -USR1 "$pid" || true; fi  # it came before the launcher
 signalled=yes status=0
-trap 'signalled=yes; kill -USR1 "$pid" 2>/dev/null || true' USR1
 while [ -n "$signalled" ]; do  # a signal ends `wait` early
   signalled='' status=0
   wait "$pid" || status=$?
