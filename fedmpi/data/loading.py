@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fedmpi.config import Config
-from fedmpi.data.evaluation import EVAL_BLOCK, EvalData, Normaliser, eval_rows, stratified
+from fedmpi.data.evaluation import EvalData, Normaliser, eval_block, eval_rows, stratified
 from fedmpi.data.ownership import owned_by
 from fedmpi.data.partition import ClientLabels, Partition, make_partition
 from fedmpi.data.prepared import Dataset
@@ -77,6 +77,7 @@ def load_shards(
     )
     dtype = getattr(torch, config.run.dtype)
     normalise = Normaliser.of(header, dtype, device)
+    block = min(comm.gather_on_all(eval_block(device)))  # the same on all ranks, whatever their devices
 
     # Collective: the inputs of the rows that each rank needs.
     def take(part: str, rows_of: object) -> np.ndarray:
@@ -89,11 +90,12 @@ def load_shards(
     # Collective: this rank's blocks of an evaluation set, or of a chosen subset.
     def evaluation(part: str, labels: np.ndarray, chosen: np.ndarray | None = None) -> EvalData:
         chosen = np.arange(len(labels)) if chosen is None else chosen
-        blocks, rows = eval_rows(len(chosen), comm.rank, comm.size)
-        inputs = take(part, lambda rank: chosen[eval_rows(len(chosen), rank, comm.size)[1]])
+        blocks, rows = eval_rows(len(chosen), comm.rank, comm.size, block)
+        inputs = take(part, lambda rank: chosen[eval_rows(len(chosen), rank, comm.size, block)[1]])
         return EvalData(
             block_ids=blocks,
-            num_blocks=math.ceil(len(chosen) / EVAL_BLOCK),
+            num_blocks=math.ceil(len(chosen) / block),
+            block=block,
             num_samples=len(chosen),
             inputs=torch.from_numpy(inputs).to(device),
             labels=torch.from_numpy(labels[chosen[rows]]).to(device),

@@ -112,9 +112,9 @@ class ClientData:
 
         The client shuffles its data, walks through it, drops a last short batch and reshuffles.
         """
-        return self._take(self._positions(client, drawn, count))
+        return self._take(self.positions(client, drawn, count))
 
-    def _positions(self, client: int, drawn: int, count: int) -> np.ndarray:
+    def positions(self, client: int, drawn: int, count: int) -> np.ndarray:
         """Where the samples of `draw` are in `inputs`."""
         size, batch = self.size(client), self.batch(client)
         if batch == size:
@@ -136,7 +136,7 @@ class ClientData:
 
         # Own clients, which come first, are read in one pass.
         if own:
-            positions = np.concatenate([self._positions(w.client, w.drawn, count) for w in own])
+            positions = np.concatenate([self.positions(w.client, w.drawn, count) for w in own])
             taken = self._take(positions)
             if not parts:
                 return tuple(part.unflatten(0, (len(own), -1)) for part in taken)

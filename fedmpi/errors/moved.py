@@ -29,6 +29,7 @@ MOVED = {
     "fedmpi.constants": "fedmpi.simulation.probe",
     "fedmpi.device": "fedmpi.mpi.device",
     "fedmpi.engines": "fedmpi.models.engines",
+    "fedmpi.engines.cuda_graph": "fedmpi.simulation.gpu_client",
     "fedmpi.evaluate": "fedmpi.simulation.evaluate",
     "fedmpi.events": "fedmpi.experiments.tensorboard",
     "fedmpi.exact": "fedmpi.simulation.exact",

@@ -47,13 +47,13 @@ def measure(comm: Comm, config: Config, at: str | None, listener: Listener | Non
 
     listener = listener or Listener()
     simulation, _ = prepare(comm, config)
-    x, where = simulation.state.global_params, "x_0"
+    x, where = simulation.global_params, "x_0"
     if at:
         x, where = comm.on_root(lambda: _params_of(at)), at
-        if len(x) != len(simulation.state.global_params):
+        if len(x) != len(simulation.global_params):
             raise UserError.on_all_ranks(
                 f"--at {at}: its model has {len(x):,} parameters, the config's "
-                f"{len(simulation.state.global_params):,}; give a run of this config",
+                f"{len(simulation.global_params):,}; give a run of this config",
                 2,
             )
     listener.expects(simulation.probe.steps)

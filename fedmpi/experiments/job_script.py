@@ -150,7 +150,7 @@ def _body(request: Request) -> list[str]:
         "# The launcher runs in the background, so that this shell hears USR1 and passes it on. All ranks",
         "# then finish their round, write a checkpoint and leave with status 75.",
         "pid='' signalled=''",
-        "trap 'signalled=yes; [ -z \"$pid\" ] || kill -USR1 \"$pid\" 2>/dev/null || true' USR1",
+        'trap \'signalled=yes; [ -z "$pid" ] || kill -USR1 "$pid" 2>/dev/null || true\' USR1',
         '"${launch[@]}" "${command[@]}" &',
         "pid=$!",
         'if [ -n "$signalled" ]; then kill -USR1 "$pid" || true; fi  # it came before the launcher',

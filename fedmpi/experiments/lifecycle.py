@@ -129,7 +129,7 @@ def fork(
         return None
 
     # The other run's state under this run's id, with a fresh method.
-    own = replace(checkpoint, run_id=attributes["run_id"], method=dict(simulation.state.extras), parts=0)
+    own = replace(checkpoint, run_id=attributes["run_id"], method=simulation.extras, parts=0)
     simulation.restore(own, lambda rank: {})
     file = ResultFile.fork(simulation, path, attributes, source, own)
     return Prepared(simulation=simulation, attributes=attributes, file=file)

@@ -70,7 +70,7 @@ class ResultFile(Output):
 
             # The file, and its table of clients.
             described = _described(simulation, attributes)
-            parameters, x = simulation.model.describe(), simulation.state.global_params
+            parameters, x = simulation.model.describe(), simulation.global_params
             writer = RunWriter.create(path, described, parameters, x)
             data, clients = simulation.data, np.arange(simulation.data.partition.num_clients)
             owners = owner_of(clients, simulation.comm.size)
@@ -161,7 +161,7 @@ class ResultFile(Output):
             return
 
         # Rank 0 only.
-        x = simulation.state.global_params
+        x = simulation.global_params
         if is_due(simulation.completed, self._config.record_params_every):
             self._writer.add_snapshot(simulation.completed, x)
         with self._clock(OUTPUT):
@@ -185,12 +185,12 @@ class ResultFile(Output):
             if is_checkpoint:
                 self._checkpoint(simulation, **attributes)
             else:
-                self._writer.flush(simulation.state.global_params, **attributes)
+                self._writer.flush(simulation.global_params, **attributes)
             if self._events:
                 self._events.close()
 
     def _checkpoint(self, simulation: Simulation, **attributes: str) -> None:
-        self._writer.flush(simulation.state.global_params, **attributes)
+        self._writer.flush(simulation.global_params, **attributes)
         write_checkpoint(self.path, simulation.checkpoint(self.run_id, self._writer.rows))
         self._last_checkpoint = time.monotonic()
 

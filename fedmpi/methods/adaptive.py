@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmpi.config.options import option
-from fedmpi.methods.base import Method, Round, ServerState, Vectors, method
+from fedmpi.methods.base import Method, Round, ServerState, Vectors, method, sign, sqrt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class FedAdam(Method):
         options, d = self.config.algorithm, current.sums["weighted_sum"]
         m = options.beta1 * state.extras["first_moment"] + (1 - options.beta1) * d
         v = self.second_moment(state.extras["second_moment"], d * d)
-        return m / (np.sqrt(v) + options.tau), {"first_moment": m, "second_moment": v}
+        return m / (sqrt(v) + options.tau), {"first_moment": m, "second_moment": v}
 
     def second_moment(self, v: np.ndarray, squared: np.ndarray) -> np.ndarray:
         """A running mean of d^2."""
@@ -48,7 +48,7 @@ class FedYogi(FedAdam):
 
     def second_moment(self, v: np.ndarray, squared: np.ndarray) -> np.ndarray:
         """Moves towards d^2 by at most (1 - b2) d^2."""
-        return v - (1 - self.config.algorithm.beta2) * squared * np.sign(v - squared)
+        return v - (1 - self.config.algorithm.beta2) * squared * sign(v - squared)
 
 
 @method("fedavgm")

@@ -2,8 +2,10 @@
 
 A method is a class that overrides a few of the functions below; each is in its own file, small enough to
 read beside its paper. State is a frozen record that is passed along, the same on all ranks; x, u and a
-method's own vectors are float64. What a client remembers between rounds is kept by the rank that owns it
-(`tables`). Nothing here imports torch or MPI: `local` holds arrays that support +, * and in-place changes.
+method's own vectors are float64. On a CPU they are numpy arrays; the methods of this package also take
+tensors, since on a GPU these vectors stay on the device (use +, * and the functions below). What a client
+remembers between rounds is kept by the rank that owns it (`tables`). Nothing here imports torch or MPI:
+`local` holds arrays that support +, * and in-place changes.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from fedmpi.config.registry import METHODS
 method = METHODS  # `method(name, keys...)` registers a class
 
 Vectors = dict[str, np.ndarray]
+Rate = Any  # a float; while a GPU records a step, a number on the device
 Local = dict[str, Any]  # name -> (clients, num_params): "update", and the method's tables and scratch
 
 
@@ -45,6 +48,29 @@ class Round:
     sums: Vectors = field(default_factory=dict)
 
 
+def zeros_like(vector: Any) -> Any:
+    """Zeros beside a vector, wherever it lies."""
+    return np.zeros_like(vector) if isinstance(vector, np.ndarray) else vector.new_zeros(len(vector))
+
+
+def sqrt(vector: Any) -> Any:
+    """The square root of each entry, wherever they lie."""
+    return np.sqrt(vector) if isinstance(vector, np.ndarray) else vector.sqrt()
+
+
+def sign(vector: Any) -> Any:
+    """-1, 0 or 1 for each entry, wherever they lie."""
+    return np.sign(vector) if isinstance(vector, np.ndarray) else vector.sign()
+
+
+def add_scaled(target: Any, values: Any, factor: Rate) -> None:
+    """target += factor * values, rounded once, wherever the factor lies."""
+    if isinstance(factor, float):
+        target.add_(values, alpha=factor)
+    else:
+        target.addcmul_(values, factor)
+
+
 class Method:
     """Generalized FedAvg: eta = 1 is FedAvg, P = 1 is FedAvg with two-sided learning rates.
 
@@ -56,6 +82,7 @@ class Method:
     broadcasts: tuple[str, ...] = ()  # `extras` that clients need; "server_<name>" in `local`
     client_sums: tuple[str, ...] = ()  # entries of `local` summed over participants, without weights
     steps_by_itself = False  # whether `step` replaces update -= gamma * gradient
+    rate_on_device = False  # whether `step` takes any `Rate`; otherwise a GPU records it for each new gamma
     default_server_lr = 1.0
     default_momentum = 0.0
 
@@ -80,7 +107,7 @@ class Method:
         """Whether clients use all their data for each step of round t, instead of minibatches."""
         return False
 
-    def step(self, local: Local, gradient: Any, local_lr: float) -> None:
+    def step(self, local: Local, gradient: Any, local_lr: Rate) -> None:
         """A local step, where `steps_by_itself`; y = x + local["update"]."""
         raise NotImplementedError
 
@@ -107,7 +134,7 @@ class Method:
     def increment(self, state: ServerState, current: Round) -> tuple[np.ndarray, ServerState]:
         """What round t adds to x, and the state after it; nothing at all if nobody took part."""
         if len(current.clients) == 0:
-            return np.zeros_like(state.global_params), state
+            return zeros_like(state.global_params), state
         direction, changed = self.direction(state, current)
         added = direction if self.server_lr == 1 else self.server_lr * direction
         if self.momentum:
@@ -138,7 +165,7 @@ class Method:
 
     def restart(self, state: ServerState, t: int) -> ServerState:
         """t_0 = t + 1, u = 0."""
-        return replace(state, anchor_round=t + 1, accumulated=np.zeros_like(state.accumulated))
+        return replace(state, anchor_round=t + 1, accumulated=zeros_like(state.accumulated))
 
     def clients_of_interval(self, state: ServerState) -> np.ndarray | None:
         """Clients whose tables the server reads when an interval ends; None if it never does."""

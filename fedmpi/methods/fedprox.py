@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedmpi.config.options import option
-from fedmpi.methods.base import Local, Method, method
+from fedmpi.methods.base import Local, Method, Rate, add_scaled, method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +21,10 @@ class FedProx(Method):
     """FedProx: y <- y - gamma (g + mu (y - x)), and y - x is the update."""
 
     steps_by_itself = True
+    rate_on_device = True
 
-    def step(self, local: Local, gradient: Any, local_lr: float) -> None:
+    def step(self, local: Local, gradient: Any, local_lr: Rate) -> None:
         """The pull towards x is taken at the same y as the gradient."""
         update = local["update"]
-        update.mul_(1 - local_lr * self.config.algorithm.mu).add_(gradient, alpha=-local_lr)
+        update.mul_(1 - local_lr * self.config.algorithm.mu)
+        add_scaled(update, gradient, -local_lr)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmpi.methods.base import Local, Method, Round, ServerState, Vectors, method
+from fedmpi.methods.base import Local, Method, Rate, Round, ServerState, Vectors, add_scaled, method
 
 
 @method("focus")
@@ -21,16 +21,17 @@ class Focus(Method):
     scratch = ("tracked",)
     client_sums = ("tracked",)
     steps_by_itself = True
+    rate_on_device = True
 
     def initial_extras(self, num_params: int) -> Vectors:
         """The tracker Y."""
         return {"tracker": np.zeros(num_params)}
 
-    def step(self, local: Local, gradient: Any, local_lr: float) -> None:
+    def step(self, local: Local, gradient: Any, local_lr: Rate) -> None:
         """z <- z + g - h_n; h_n <- g; w <- w - gamma z (after the last step w is not used)."""
         local["tracked"].add_(gradient).sub_(local["last_gradient"])
         local["last_gradient"].copy_(gradient)
-        local["update"].add_(local["tracked"], alpha=-local_lr)
+        add_scaled(local["update"], local["tracked"], -local_lr)
 
     def direction(self, state: ServerState, current: Round) -> tuple[np.ndarray, Vectors]:
         """-gamma Y."""

@@ -15,7 +15,7 @@ import numpy as np
 from fedmpi.config.keys import Config
 from fedmpi.config.options import option
 from fedmpi.config.registry import Finding
-from fedmpi.methods.base import Local, Method, Round, ServerState, Vectors, method
+from fedmpi.methods.base import Local, Method, Round, ServerState, Vectors, method, zeros_like
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Mifa(Method):
         seen = state.extras["seen"].copy()
         seen[current.clients] = 1
         waits = self.warm_start and not seen.all()
-        added = np.zeros_like(mean) if waits else current.local_lr * mean
+        added = zeros_like(mean) if waits else current.local_lr * mean
         return added, {"mean": mean, "seen": seen}
 
 

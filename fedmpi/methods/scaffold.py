@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmpi.methods.base import Local, Method, Round, ServerState, Vectors, method
+from fedmpi.methods.base import Local, Method, Rate, Round, ServerState, Vectors, add_scaled, method
 
 
 @method("scaffold")
@@ -24,16 +24,17 @@ class Scaffold(Method):
     broadcasts = ("control",)
     client_sums = ("change",)
     steps_by_itself = True
+    rate_on_device = True
 
     def initial_extras(self, num_params: int) -> Vectors:
         """The server's control c."""
         return {"control": np.zeros(num_params)}
 
-    def step(self, local: Local, gradient: Any, local_lr: float) -> None:
+    def step(self, local: Local, gradient: Any, local_lr: Rate) -> None:
         """y <- y - gamma (g - c_n + c)."""
         local["gradient_sum"].add_(gradient)
         corrected = gradient - local["control"] + local["server_control"]
-        local["update"].add_(corrected, alpha=-local_lr)
+        add_scaled(local["update"], corrected, -local_lr)
 
     def finish_clients(self, local: Local, current: Round) -> None:
         """c_n <- mean of the raw gradients."""

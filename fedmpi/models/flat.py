@@ -6,6 +6,7 @@ parameters of a `FlatModel` are views of `values`, so writing the vector is load
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 
@@ -58,9 +59,14 @@ class FlatModel:
             loss, self.parameters, create_graph=create_graph, allow_unused=True, materialize_grads=True
         )
 
-    def load(self, vector: np.ndarray) -> None:
-        """Set the parameters from a float64 vector on the host."""
-        self.values.copy_(torch.from_numpy(vector))
+    def replica(self) -> FlatModel:
+        """A model of the same parameters with memory of its own."""
+        values = self.values
+        return FlatModel(copy.deepcopy(self.module), values.dtype, values.device)
+
+    def load(self, vector: np.ndarray | Tensor) -> None:
+        """Set the parameters from a float64 vector, on the host or on the device."""
+        self.values.copy_(torch.as_tensor(vector))
 
     def describe(self) -> str:
         """Names and shapes as JSON, for files and digests."""

@@ -17,14 +17,13 @@ from fedmpi.data import rng
 from fedmpi.data.shard import ClientData, Work
 from fedmpi.errors import ClientError
 from fedmpi.methods import Method, Round
-from fedmpi.methods.base import Local
-from fedmpi.models.engines import Gradients, is_capturable
-from fedmpi.models.engines.cuda_graph import Recordings
+from fedmpi.methods.base import Local, Rate, add_scaled
+from fedmpi.models.engines import Gradients
 from fedmpi.models.flat import aligned_rows
 
 
 class LocalTrainer:
-    """Trains clients in groups of up to the engine's group size."""
+    """Trains clients in groups of up to the engine's group size. On a CPU; see gpu_client.py for a GPU."""
 
     def __init__(
         self,
@@ -42,8 +41,6 @@ class LocalTrainer:
         self._reseed = reseed  # a user's model may draw random numbers, in dropout for example
         self._after_step = after_step
         self._clip_norm = clip_norm
-        self._records = is_capturable(start.device, is_random=reseed, in_groups=gradients.group_size > 1)
-        self._recordings = Recordings()
 
     def train(
         self, local: Local, works: Sequence[Work], method: Method, current: Round, local_steps: int
@@ -71,59 +68,73 @@ class LocalTrainer:
 
         Clients draw alike if their minibatches have the same size and are all of their samples, or are not.
         """
-        # Runs of clients that draw alike, cut to the engine's group size.
+        # Runs of clients that draw alike, cut to sizes that are trained together.
         begin = 0
         for (batch, _), same in itertools.groupby(works, lambda work: self.data.how_it_draws(work.client)):
             end = begin + len(list(same))
-            if batch:
-                for first in range(begin, end, self._gradients.group_size):
-                    rows = slice(first, min(first + self._gradients.group_size, end))
-                    yield rows, works[rows]
+            first = begin
+            while batch and first < end:
+                rows = slice(first, first + self._group_size(end - first))
+                yield rows, works[rows]
+                first = rows.stop
             begin = end
+
+    def _group_size(self, left: int) -> int:
+        """How many of `left` clients that draw alike are trained next."""
+        return min(left, self._gradients.group_size)
 
     def _train_group(
         self, local: Local, group: Sequence[Work], method: Method, local_steps: int, local_lr: float
     ) -> None:
-        # On a GPU the step is recorded with the first minibatch, then replayed.
-        step = self._make_step(local, method, local_lr)
-        for number, minibatch in enumerate(self.data.minibatches(group, local_steps)):
-            if number == 0 and self._records and not method.steps_by_itself:
-                step = self._recordings.get(step, local["update"], minibatch, local_lr)
+        step = make_step(
+            self._gradients, self.start, local, method, local_lr, -local_lr, clip_norm=self._clip_norm
+        )
+        for minibatch in self.data.minibatches(group, local_steps):
             step(*minibatch)
             self._after_step()
 
-    def _make_step(self, local: Local, method: Method, local_lr: float) -> Callable[[Tensor, Tensor], None]:
-        """One local step of a group: y = x + update; then update -= gamma * gradient at y."""
-        update = local["update"]
-        local_params = self._gradients.local_params(len(update))
 
-        # Plain SGD: the engine adds the gradient directly to the update.
-        if not method.steps_by_itself and self._clip_norm is None:
-            add_gradient = self._gradients.adder(update)
+def make_step(
+    gradients: Gradients,
+    start: Tensor,
+    local: Local,
+    method: Method,
+    local_lr: Rate,
+    minus_lr: Rate,
+    *,
+    clip_norm: float | None,
+) -> Callable[[Tensor, Tensor], None]:
+    """One local step of a group: y = x + update; then update -= gamma * gradient at y."""
+    update = local["update"]
+    local_params = gradients.local_params(len(update))
 
-            def step(inputs: Tensor, labels: Tensor) -> None:
-                torch.add(self.start, update, out=local_params)
-                add_gradient(inputs, labels, -local_lr)
+    # Plain SGD: the engine adds the gradient directly to the update.
+    if not method.steps_by_itself and clip_norm is None:
+        add_gradient = gradients.adder(update)
 
-            return step
+        def step(inputs: Tensor, labels: Tensor) -> None:
+            torch.add(start, update, out=local_params)
+            add_gradient(inputs, labels, minus_lr)
 
-        # Clipping and other methods need the gradient separately.
-        gradient = aligned_rows(len(update), update.shape[1], update)
-        add_gradient = self._gradients.adder(gradient)
+        return step
 
-        def step_by_method(inputs: Tensor, labels: Tensor) -> None:
-            torch.add(self.start, update, out=local_params)
-            add_gradient(inputs, labels, 1.0)
-            if self._clip_norm is not None:
-                norms = gradient.norm(dim=1, keepdim=True)
-                gradient.mul_((self._clip_norm / norms).clamp_(max=1.0))
-            if method.steps_by_itself:
-                method.step(local, gradient, local_lr)
-            else:
-                update.add_(gradient, alpha=-local_lr)
-            gradient.zero_()
+    # Clipping and other methods need the gradient separately.
+    gradient = aligned_rows(len(update), update.shape[1], update)
+    add_gradient = gradients.adder(gradient)
 
-        return step_by_method
+    def step_by_method(inputs: Tensor, labels: Tensor) -> None:
+        torch.add(start, update, out=local_params)
+        add_gradient(inputs, labels, 1.0)
+        if clip_norm is not None:
+            norms = gradient.norm(dim=1, keepdim=True)
+            gradient.mul_((clip_norm / norms).clamp_(max=1.0))
+        if method.steps_by_itself:
+            method.step(local, gradient, local_lr)
+        else:
+            add_scaled(update, gradient, minus_lr)
+        gradient.zero_()
+
+    return step_by_method
 
 
 def rows_of(local: Local, rows: slice) -> Local:

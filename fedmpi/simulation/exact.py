@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 _CHUNK = 1 << 16
+_ENTRIES_AT_ONCE = 1 << 25  # 256 MB of float64
 _MAX_EXPONENT = 1000  # 2.0**_MAX_EXPONENT is finite; contributions below 1e-280 may round to zero
 
 
@@ -39,7 +40,7 @@ def add_contributions(total: Tensor, updates: Tensor, weights: Sequence[float], 
     """total += round(weight * update * 2**exponent) for each update, in int64; products in float64."""
     # Buffers of one chunk; a GPU takes all at once.
     chunk = _CHUNK if total.device.type == "cpu" else len(total)
-    factor = math.ldexp(1.0, exponent)
+    factors = [_one_factor(weight, exponent) for weight in weights]
     scaled = torch.empty(min(chunk, len(total)), dtype=torch.float64, device=total.device)
     rounded = torch.empty_like(scaled, dtype=torch.int64)
 
@@ -47,10 +48,31 @@ def add_contributions(total: Tensor, updates: Tensor, weights: Sequence[float], 
     for start in range(0, len(total), chunk):
         part = total[start : start + chunk]
         real, whole = scaled[: len(part)], rounded[: len(part)]
-        for update, weight in zip(updates, weights, strict=True):
+        for update, (factor, rest) in zip(updates, factors, strict=True):
             # Scaling by a power of two is exact: weight * update is rounded once to float64, once here.
-            real.copy_(update[start : start + chunk]).mul_(weight).mul_(factor)
+            real.copy_(update[start : start + chunk]).mul_(factor)
+            if rest != 1:
+                real.mul_(rest)
             part.add_(whole.copy_(real.round_()))
+
+
+def _one_factor(weight: float, exponent: int) -> tuple[float, float]:
+    """weight * 2**exponent, which is exact, and 1; two factors where one leaves float64's range."""
+    try:
+        return math.ldexp(weight, exponent), 1.0
+    except OverflowError:
+        return weight, math.ldexp(1.0, exponent)
+
+
+def add_all(total: Tensor, updates: Tensor, factors: Tensor) -> None:
+    """As `add_contributions`, with all updates in one expression, for a GPU.
+
+    `factors`: weight * 2**exponent of each update, float64.
+    """
+    chunk = max(_ENTRIES_AT_ONCE // max(len(updates), 1), 1)
+    for start in range(0, len(total), chunk):
+        scaled = updates[:, start : start + chunk].double() * factors[:, None]
+        total[start : start + chunk] += scaled.round_().long().sum(dim=0)
 
 
 def to_float(total: Tensor, exponent: int) -> Tensor:

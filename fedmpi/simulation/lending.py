@@ -13,6 +13,7 @@ from torch import Tensor
 from fedmpi.data.ownership import owner_of
 from fedmpi.data.shard import ClientData
 from fedmpi.mpi import Comm
+from fedmpi.mpi.pinned import host_bytes
 
 
 class Loans:
@@ -21,23 +22,37 @@ class Loans:
     def __init__(self, comm: Comm, data: ClientData) -> None:
         self._comm = comm
         self._data = data
-        self._sending: list[tuple[object, np.ndarray]] = []  # requests, and the bytes they send
-        self._arriving: dict[int, tuple[object, np.ndarray]] = {}
+        self._sending: list[tuple[object, Tensor]] = []  # requests, and the bytes they send
+        self._arriving: dict[int, tuple[object, Tensor]] = {}
 
     def start(self, clients: np.ndarray, trainers: np.ndarray, drawn: np.ndarray, count: int) -> None:
         """Start sending samples of lent clients, and receiving those of borrowed clients."""
         owners = owner_of(clients, self._comm.size)
+        device, drawn_here = self._data.inputs.device, []
         for tag in np.flatnonzero(owners != trainers).tolist():
             client, owner, trainer = int(clients[tag]), int(owners[tag]), int(trainers[tag])
             # Borrowed: receive.
             if trainer == self._comm.rank:
-                buffer = np.empty(self._num_bytes(client, count), np.uint8)
-                self._arriving[client] = (self._comm.receive_later(buffer, owner, tag), buffer)
-            # Lent: draw the samples here and send them.
+                buffer = host_bytes(self._num_bytes(client, count), device)
+                self._arriving[client] = (self._comm.receive_later(buffer.numpy(), owner, tag), buffer)
+            # Lent: draw the samples here.
             elif owner == self._comm.rank:
                 inputs, labels = self._data.draw(client, int(drawn[client]), count)
-                buffer = np.concatenate([_bytes(labels), _bytes(inputs)])
-                self._sending.append((self._comm.send_later(buffer, trainer, tag), buffer))
+                drawn_here.append((trainer, tag, self._to_host(inputs, labels)))
+
+        # Send them, once they are all in host memory.
+        if drawn_here and device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+        for trainer, tag, buffer in drawn_here:
+            self._sending.append((self._comm.send_later(buffer.numpy(), trainer, tag), buffer))
+
+    def _to_host(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """A message: the labels, then the inputs. On a GPU the copy may still be running."""
+        parts = [labels.view(torch.uint8).reshape(-1), inputs.contiguous().view(torch.uint8).reshape(-1)]
+        buffer = host_bytes(sum(map(len, parts)), inputs.device)
+        for target, part in zip(buffer.split([len(part) for part in parts]), parts, strict=True):
+            target.copy_(part, non_blocking=True)
+        return buffer
 
     def receive(self, client: int, count: int) -> tuple[Tensor, Tensor]:
         """The samples of a borrowed client, on this rank's device."""
@@ -50,9 +65,9 @@ class Loans:
             return owned[:0], self._data.labels[:0]
 
         # The message holds the labels, then the inputs.
-        labels = torch.from_numpy(buffer[: 8 * rows].view(np.int64))
-        inputs = torch.from_numpy(buffer[8 * rows :]).view(owned.dtype).view(rows, *owned.shape[1:])
-        return inputs.to(owned.device), labels.to(owned.device)
+        labels = buffer[: 8 * rows].view(torch.int64)
+        inputs = buffer[8 * rows :].view(owned.dtype).view(rows, *owned.shape[1:])
+        return tuple(part.to(owned.device, non_blocking=True) for part in (inputs, labels))
 
     def keep_moving(self) -> None:
         """Let MPI make progress on large messages, which move only during calls into MPI."""
@@ -69,7 +84,3 @@ class Loans:
         sample = self._data.inputs[:0]
         values = int(np.prod(sample.shape[1:]))
         return self._data.num_drawn(client, count) * (8 + values * sample.element_size())
-
-
-def _bytes(values: Tensor) -> np.ndarray:
-    return values.cpu().contiguous().numpy().reshape(-1).view(np.uint8)

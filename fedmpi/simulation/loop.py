@@ -29,6 +29,7 @@ from fedmpi.simulation.evaluate import Evaluator
 from fedmpi.simulation.outcome import Listener, Outcome, Output, divergence
 from fedmpi.simulation.probe import Probe
 from fedmpi.simulation.rank_report import RankReport
+from fedmpi.simulation.server_vectors import broadcast, may_stay_on_device, norm, on_host, to_device
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.simulation.training import Training
 from fedmpi.storage.checkpoint import Checkpoint
@@ -82,21 +83,36 @@ class Simulation:
         # The warm-up is plain FedAvg, whatever method follows.
         self.warmup_method = Method(config.plain(), self.data.partition.num_clients)
         self.method = comm.try_on_all(lambda: make_method(config, self.data.partition.num_clients))
+        self._stays_on_device = may_stay_on_device(self.method, device)
         self.training = Training(
-            comm, config, self.model, self.engine, clients, self.data, self.method.tables, self.clock
-        )
+            comm, config, self.model, self.engine, clients, self.data, self.method.tables, self.clock,
+            stays_on_device=self._stays_on_device,
+        )  # fmt: skip
         self.probe = Probe(comm, self.model, clients, self.data.partition.num_clients)
 
         # All ranks take x_0 from rank 0: a user's model function may draw other numbers on each rank.
         initial = self.model.initial.copy()
         comm.broadcast(initial)
-        self.state = self.method.init(initial)
+        self.state = self._placed(self.method.init(initial))
 
     def _build_model(self, device: torch.device) -> FlatModel:
         module = build_model(self.config, self.data.shape, self.data.num_classes)
         model = FlatModel(module, getattr(torch, self.config.run.dtype), device)
         self.speed_up = speed_up(model, self.data.shape)
         return model
+
+    def _placed(self, state: ServerState) -> ServerState:
+        return to_device(state, self.model.values.device) if self._stays_on_device else state
+
+    @property
+    def global_params(self) -> np.ndarray:
+        """x as a numpy array, wherever it lies."""
+        return on_host(self.state.global_params)
+
+    @property
+    def extras(self) -> dict[str, np.ndarray]:
+        """The method's own state as numpy arrays."""
+        return {name: on_host(values) for name, values in self.state.extras.items()}
 
     def restore(self, checkpoint: Checkpoint, read_part: Callable[[int], dict[str, np.ndarray]]) -> None:
         """Continue from a checkpoint; the same on every rank, except for u, which only rank 0 uses.
@@ -105,8 +121,10 @@ class Simulation:
         """
         # The server's state.
         self.completed = checkpoint.completed
-        self.state = ServerState(
-            checkpoint.global_params, checkpoint.accumulated, checkpoint.anchor_round, checkpoint.method
+        self.state = self._placed(
+            ServerState(
+                checkpoint.global_params, checkpoint.accumulated, checkpoint.anchor_round, checkpoint.method
+            )
         )
 
         # Client tables: each rank picks its clients from all parts.
@@ -135,11 +153,11 @@ class Simulation:
             rows=rows,
             wall_time_s=self.clock.elapsed,
             digests=self.digests(),
-            global_params=self.state.global_params,
-            accumulated=self.state.accumulated,
+            global_params=self.global_params,
+            accumulated=on_host(self.state.accumulated),
             minibatches_drawn=self.training.minibatches_drawn,
             participation=self.participation.state(),
-            method=dict(self.state.extras),
+            method=self.extras,
             parts=self.comm.size if self.method.tables else 0,
         )
 
@@ -207,10 +225,11 @@ class Simulation:
 
         # Line 9: x_{t+1} = x_t + sum_n q_t^n Delta_t^n, or what another method makes of the round.
         added, state = method.increment(self.state, replace(current, sums=reduced.sums))
-        state = method.update(state, added)
+        if len(clients):  # otherwise x and u stay the very same vectors
+            state = method.update(state, added)
 
         # Line 10: u = u + sum_n q_t^n Delta_t^n.
-        if self.comm.is_root:
+        if len(clients) and self.comm.is_root:
             state = method.accumulate(state, added)
 
         # Lines 11-14: after P rounds x_{t+1} = x_{t+1} + (eta - 1) u, then t_0 = t + 1 and u = 0.
@@ -223,7 +242,7 @@ class Simulation:
                 state = method.amplify(state, t)
             if is_amplification:
                 with self.clock(REDUCTION):
-                    self.comm.broadcast(state.global_params)
+                    broadcast(self.comm, state.global_params)
                 self._evaluate_amplification(output, t + 1, state.global_params, is_after=True)
             state = self.training.end_interval(method, method.restart(state, t))
         self.state = state
@@ -235,7 +254,7 @@ class Simulation:
                 "train",
                 round=t,
                 participants=len(clients),
-                weighted_sum_norm=math.sqrt(np.square(reduced.sums["weighted_sum"]).sum()),
+                weighted_sum_norm=norm(reduced.sums["weighted_sum"]),
                 is_amplification=is_amplification,
                 wall_time_s=self.clock.elapsed,
                 compute_time_s=reduced.compute_time,

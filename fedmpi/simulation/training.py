@@ -19,17 +19,18 @@ from fedmpi.errors import ClientError
 from fedmpi.methods import Method, Round, ServerState
 from fedmpi.methods.base import Local
 from fedmpi.models import may_be_random
-from fedmpi.models.engines import Engine, make_gradients
+from fedmpi.models.engines import Engine
 from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
 from fedmpi.simulation.aggregate import Reduced, WeightedSum, wave_size
-from fedmpi.simulation.client import LocalTrainer, rows_of
+from fedmpi.simulation.client import rows_of
 from fedmpi.simulation.client_tables import ClientMemory, check_room
 from fedmpi.simulation.clock import Stopwatch
+from fedmpi.simulation.gpu_client import make_trainer
 from fedmpi.simulation.lending import Loans
 from fedmpi.simulation.plan import assign
 from fedmpi.simulation.rank_report import RankReport
-from fedmpi.storage.columns import LENDING, LOCAL_SGD, REDUCTION
+from fedmpi.storage.columns import LENDING, LOCAL_SGD
 
 
 class Training:
@@ -45,15 +46,20 @@ class Training:
         info: DataInfo,
         tables: tuple[str, ...],
         clock: Stopwatch,
+        *,
+        stays_on_device: bool,
     ) -> None:
-        """Collective. `tables`: the vectors that the method keeps for each client between rounds."""
+        """Collective. `tables`: the vectors that the method keeps for each client between rounds.
+
+        `stays_on_device`: the server's vectors lie on the GPU.
+        """
         self._comm, self._config, self._info, self._clock = comm, config, info, clock
         self._data, self._loans = clients, Loans(comm, clients)
         self._in_groups = engine.name == "batched"
 
         # What trains the clients, and what sums their updates.
-        self.trainer = LocalTrainer(
-            make_gradients(engine, model), clients, model.values,
+        self.trainer = make_trainer(
+            engine, model, clients,
             clip_norm=config.algorithm.clip_norm,
             reseed=may_be_random(config),
             after_step=self._loans.keep_moving,
@@ -61,6 +67,7 @@ class Training:
         self.weighted_sum = WeightedSum(
             comm, model.num_params, model.values.dtype, model.values.device,
             on_device=config.run.cuda_aware,
+            stays_on_device=stays_on_device,
         )  # fmt: skip
         self._wave_size = wave_size(model.num_params)
         self.minibatches_drawn = np.zeros(info.partition.num_clients, np.int64)
@@ -77,7 +84,7 @@ class Training:
         `report`: what this rank wants after the round.
         """
         # All clients start from x_t.
-        self.trainer.start.copy_(torch.from_numpy(state.global_params))
+        self.trainer.start.copy_(torch.as_tensor(state.global_params))
         is_full = method.uses_full_data(current.t)
         self._data.batch_size = 0 if is_full else self._config.algorithm.batch_size
 
@@ -140,13 +147,14 @@ class Training:
         if method.tables and not failure:
             self.memory.store(clients[mine], local)
 
-        # Sum the results of all ranks.
+        # Sum the results of all ranks. On a GPU only the peaks show that training is complete.
+        with self._clock(LOCAL_SGD):
+            others = {name: local[name] for name in method.client_sums} if not failure else {}
+            peaks = self.weighted_sum.peaks([local["update"], *others.values()], len(clients), mine)
         report = replace(report, seconds=time.perf_counter() - begin, failed=failure is not None)
-        reduced = self.weighted_sum.reduce(clients, current.weights, mine, report, self._clock, failure)
-        with self._clock(REDUCTION):
-            for name in method.client_sums:
-                reduced.sums[name] = self.weighted_sum.total(local[name], clients, mine)
-        return reduced
+        return self.weighted_sum.reduce(
+            clients, current.weights, mine, report, self._clock, failure, others, peaks
+        )
 
     def _train_rows(
         self, rows: slice, local: Local, works: list[Work], method: Method, current: Round
@@ -181,7 +189,7 @@ class Training:
         memory = self.memory.fetch(clients) if method.tables else {}
         scratch = {name: torch.zeros_like(updates) for name in method.scratch}
         sent = {
-            f"server_{name}": torch.from_numpy(state.extras[name]).to(updates)[None]
+            f"server_{name}": torch.as_tensor(state.extras[name]).to(updates)[None]
             for name in method.broadcasts
         }
         return {"update": updates, **memory, **scratch, **sent}
@@ -193,11 +201,11 @@ class Training:
             return state
 
         # Wave by wave, each rank the clients that it owns.
-        total = np.zeros(len(state.global_params))
+        total = 0.0
         for wave in np.split(clients, range(self._wave_size, len(clients), self._wave_size)):
             mine = np.flatnonzero(owner_of(wave, self._comm.size) == self._comm.rank)
             local = self.memory.fetch(wave[mine])
             rows = method.interval_rows(state, local, wave[mine])
             self.memory.store(wave[mine], local)
-            total += self.weighted_sum.total(rows, wave, mine)
+            total = total + self.weighted_sum.total(rows, wave, mine)
         return method.end_interval(state, total)

@@ -17,7 +17,7 @@ from fedmpi.data.evaluation import Normaliser
 from fedmpi.data.partition import Partition
 from fedmpi.data.shard import ClientData, Work
 from fedmpi.methods import Method, Round
-from fedmpi.models.engines import Engine, choose_engine, cuda_graph, is_capturable, make_gradients
+from fedmpi.models.engines import Engine, choose_engine, make_gradients
 from fedmpi.models.engines.dense import Dense, dense_layers
 from fedmpi.models.engines.layout import speed_up
 from fedmpi.models.engines.vmap import Vectorised
@@ -196,47 +196,6 @@ def test_what_an_engine_computes_with():
           for n, (m, _) in MODELS.items()}  # fmt: skip
     assert isinstance(of["mlp"], Dense)
     assert isinstance(of["cnn"], Vectorised)
-
-
-def test_only_groups_on_a_gpu_are_recorded():
-    """CUDA graphs need fixed shapes and no random numbers."""
-    cuda = torch.device("cuda", 0)
-    assert is_capturable(cuda, is_random=False, in_groups=True)
-    assert not is_capturable(cuda, is_random=True, in_groups=True)
-    assert not is_capturable(cuda, is_random=False, in_groups=False)
-    assert not is_capturable(CPU, is_random=False, in_groups=True)
-
-
-def test_recorded_steps_are_kept_by_memory_shape_and_step_size(monkeypatch):
-    """A step is recorded once for each; what recording did to the updates is undone; a failure runs it."""
-    made = []
-
-    class Fake:
-        def __init__(self, step, inputs, labels) -> None:
-            made.append(step)
-            step(inputs, labels)  # as the warm-up does
-            if len(inputs) == 3:
-                raise RuntimeError("cannot be recorded")
-
-        def __call__(self, inputs: Tensor, labels: Tensor) -> None: ...
-
-    monkeypatch.setattr(cuda_graph, "Recorded", Fake)
-    recordings, updates = cuda_graph.Recordings(), torch.zeros(4, 5)
-
-    def step(inputs: Tensor, labels: Tensor) -> None:
-        updates[: len(inputs)].add_(1)
-
-    def get(count: int, local_lr: float):
-        minibatch = torch.ones(count, 2), torch.ones(count)
-        return recordings.get(step, updates[:count], minibatch, local_lr)
-
-    first = get(2, 0.1)
-    assert not updates.any()
-    assert get(2, 0.1) is first
-    assert get(2, 0.2) is not first
-    assert get(4, 0.1) is not first
-    assert get(3, 0.1) is step
-    assert len(made) == 4
 
 
 # --- Layouts ------------------------------------------------------------------------------------------

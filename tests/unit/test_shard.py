@@ -368,17 +368,18 @@ def test_eval_blocks_cover_all_samples_once(samples, size):
     num_blocks = -(-samples // EVAL_BLOCK)
     seen = {}
     for rank in range(size):
-        blocks, rows = eval_rows(samples, rank, size)
+        blocks, rows = eval_rows(samples, rank, size, EVAL_BLOCK)
         ids = torch.from_numpy(rows)
         data = EvalData(
             block_ids=blocks,
             num_blocks=num_blocks,
+            block=EVAL_BLOCK,
             num_samples=samples,
             inputs=ids[:, None].double(),
             labels=ids,
             normalise=as_they_are(),
         )
-        for block, inputs, labels in data.blocks():
+        for block, (inputs, labels) in zip(blocks.tolist(), data.blocks(), strict=True):
             assert block not in seen
             assert inputs.ravel().tolist() == labels.tolist()
             seen[block] = labels.tolist()
@@ -394,13 +395,13 @@ def test_eval_blocks_are_normalised():
     data = EvalData(
         block_ids=np.array([0]),
         num_blocks=1,
+        block=EVAL_BLOCK,
         num_samples=2,
         inputs=torch.from_numpy(inputs),
         labels=torch.tensor([3, 4]),
         normalise=normalise,
     )
-    ((block, values, labels),) = data.blocks()
-    assert block == 0
+    ((values, labels),) = data.blocks()
     assert labels.tolist() == [3, 4]
     np.testing.assert_allclose(values.ravel().numpy(), [-2.0, 2.0, -1.2, -2.0], atol=1e-14)
 

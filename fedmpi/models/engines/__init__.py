@@ -10,17 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
-from fedmpi.models.engines.autograd import OneByOne
+from fedmpi.models.engines.autograd import OneByOne, Scale
 from fedmpi.models.engines.dense import Dense, dense_layers
 from fedmpi.models.engines.vmap import Vectorised
 from fedmpi.models.flat import FlatModel
 
-Step = Callable[[Tensor, Tensor, float], None]
-
-_LARGEST_BATCHED = 5_000_000  # parameters; beyond that one client fills a GPU
+Step = Callable[[Tensor, Tensor, Scale], None]
 
 
 class Gradients(Protocol):
@@ -36,6 +33,9 @@ class Gradients(Protocol):
 
         It takes inputs (clients, batch, ...), labels (clients, batch) and the scale.
         """
+
+    def memory(self) -> object:
+        """What a step works on besides its arguments; a recorded step must keep it."""
 
 
 @dataclass(frozen=True)
@@ -64,19 +64,14 @@ def choose_engine(wanted: str, model: FlatModel, *, on_cuda: bool, is_random: bo
         return Engine("batched", "dense layers: stacked matrix products without autograd")
     if is_random:
         return Engine("loop", "the model may draw random numbers")
-    if on_cuda and model.num_params <= _LARGEST_BATCHED:
-        return Engine("batched", "vmap fills a GPU with several clients")
-    return Engine("loop", "vmap is slower on a CPU core" if not on_cuda else "one client fills a GPU")
+    if on_cuda:
+        return Engine("loop", "recorded steps, several clients side by side, without grouped convolutions")
+    return Engine("loop", "vmap is slower on a CPU core")
 
 
 def make_gradients(engine: Engine, model: FlatModel) -> Gradients:
-    """The computation behind an engine."""
+    """The computation behind an engine. "batched" is by hand for dense layers, by vmap for all others."""
     if engine.name == "loop":
         return OneByOne(model)
     layers = dense_layers(model.module)
     return Dense(model, layers) if layers else Vectorised(model)
-
-
-def is_capturable(device: torch.device, *, is_random: bool, in_groups: bool) -> bool:
-    """Whether a step may be recorded as a CUDA graph: groups of fixed shapes, and nothing random inside."""
-    return device.type == "cuda" and in_groups and not is_random

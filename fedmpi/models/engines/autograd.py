@@ -10,6 +10,8 @@ from torch import Tensor
 from fedmpi.models.flat import FlatModel
 from fedmpi.models.losses import sample_losses
 
+Scale = float | Tensor  # a number, or a number on the device that recorded programs read again
+
 
 class OneByOne:
     """Gradients of one client, at the model's own parameters."""
@@ -19,17 +21,32 @@ class OneByOne:
     def __init__(self, model: FlatModel) -> None:
         self._model = model
         self._local_params = model.values.unsqueeze(0)
+        self._gradient: Tensor | None = None  # the whole gradient in one piece, where that saves launches
 
     def local_params(self, count: int) -> Tensor:
         """The model's parameters."""
         return self._local_params
 
-    def adder(self, target: Tensor) -> Callable[[Tensor, Tensor, float], None]:
+    def memory(self) -> object:
+        """The parameters and the gradient."""
+        return self._local_params, self._gradient
+
+    def adder(self, target: Tensor) -> Callable[[Tensor, Tensor, Scale], None]:
         """Adds scale * gradient to `target`."""
         model, parts = self._model, self._model.trainable_views(target[0])
 
-        def add(inputs: Tensor, labels: Tensor, scale: float) -> None:
+        def add(inputs: Tensor, labels: Tensor, scale: Scale) -> None:
             loss = sample_losses(model.forward(inputs[0]), labels[0]).mean()
-            torch._foreach_add_(parts, model.gradient(loss), alpha=scale)
+            if isinstance(scale, Tensor):
+                target[0].addcmul_(self._in_one_piece(model.gradient(loss)), scale)
+            else:
+                torch._foreach_add_(parts, model.gradient(loss), alpha=scale)
 
         return add
+
+    def _in_one_piece(self, gradients: tuple[Tensor, ...]) -> Tensor:
+        """Two launches with the addition, instead of one for each parameter; frozen ones stay at zero."""
+        if self._gradient is None:
+            self._gradient = torch.zeros_like(self._model.values)
+        torch._foreach_copy_(self._model.trainable_views(self._gradient), gradients)
+        return self._gradient

@@ -13,10 +13,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from fedmpi.models.engines.autograd import Scale
 from fedmpi.models.flat import FlatModel, aligned_rows
 
 threshold_backward = torch.ops.aten.threshold_backward.grad_input
 
+_MOST_ROOMS = 64  # sizes of groups and minibatches for which memory is kept
 _IN_PLACE = 50_000  # entries of a weight from which adding its gradient inside the product is faster
 
 
@@ -61,7 +63,11 @@ class Dense:
         """A stack separate from the model."""
         return self._local_params[:count]
 
-    def adder(self, target: Tensor) -> Callable[[Tensor, Tensor, float], None]:
+    def memory(self) -> object:
+        """The parameters, and room for inputs and outputs."""
+        return self._local_params, list(self._kept.values()), self._scratch
+
+    def adder(self, target: Tensor) -> Callable[[Tensor, Tensor, Scale], None]:
         """Adds scale * gradient to `target`, for all rows at once."""
         # Weights and biases of all clients, and where their gradients go.
         count = len(target)
@@ -71,9 +77,11 @@ class Dense:
         weight_targets, bias_targets = targets[::2], targets[1::2]
         scratch = [None if part is None else part[:count] for part in self._scratch]
         last = len(weights) - 1
+        on_gpu = target.device.type == "cuda"
+        classes = torch.arange(self._widths[-1], device=target.device)[:, None]
 
         @torch.inference_mode()
-        def add(inputs: Tensor, labels: Tensor, scale: float) -> None:
+        def add(inputs: Tensor, labels: Tensor, scale: Scale) -> None:
             batch = labels.shape[1]
             values, transposed, minus_ones = self._room(inputs, count, batch)
 
@@ -85,7 +93,11 @@ class Dense:
 
             # d(mean loss)/d(logits) = (softmax - onehot) / batch; the scale goes in here, once.
             slope = torch.softmax(values[-1], dim=1, out=values[-1])
-            slope.scatter_add_(1, labels.unsqueeze(1), minus_ones).mul_(scale / batch)
+            if on_gpu:  # one-hot by comparison: a deterministic scatter is a sort there
+                slope.add_((labels.unsqueeze(1) == classes).to(slope.dtype), alpha=-1)
+            else:
+                slope.scatter_add_(1, labels.unsqueeze(1), minus_ones)
+            slope.mul_(scale / batch)
 
             # Backward, from the last layer to the first.
             for k in range(last, -1, -1):
@@ -108,6 +120,8 @@ class Dense:
         """
         # Made once for each size.
         if (count, batch) not in self._kept:
+            if len(self._kept) >= _MOST_ROOMS:
+                del self._kept[next(iter(self._kept))]
             rows = [aligned_rows(count, batch * width, self._local_params) for width in self._widths]
             values = [
                 rows[0].view(count, batch, -1).transpose(1, 2),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fedmpi.models.engines.autograd import Scale
 from fedmpi.models.flat import FlatModel, aligned_rows
 from fedmpi.models.losses import sample_losses
 
@@ -30,7 +31,11 @@ class Vectorised:
         """A stack separate from the model."""
         return self._local_params[:count]
 
-    def adder(self, target: Tensor) -> Callable[[Tensor, Tensor, float], None]:
+    def memory(self) -> object:
+        """The parameters."""
+        return self._local_params
+
+    def adder(self, target: Tensor) -> Callable[[Tensor, Tensor, Scale], None]:
         """Adds scale * gradient to `target`, for all rows at once."""
         # The parameters of a whole group, and the targets of the clients in it.
         names, trained = self._model.names, self._model.trainable
@@ -38,9 +43,14 @@ class Vectorised:
         views = self._model.stacked_views(target)
         parts, count = [views[i] for i in trained], len(target)
 
-        def add(inputs: Tensor, labels: Tensor, scale: float) -> None:
+        def add(inputs: Tensor, labels: Tensor, scale: Scale) -> None:
             gradients = self._gradients(parameters, self._filled(inputs), self._filled(labels))
-            torch._foreach_add_(parts, [gradients[names[i]][:count] for i in trained], alpha=scale)
+            values = [gradients[names[i]][:count] for i in trained]
+            if isinstance(scale, Tensor):
+                for part, value in zip(parts, values, strict=True):
+                    part.addcmul_(value, scale)
+            else:
+                torch._foreach_add_(parts, values, alpha=scale)
 
         return add
 

@@ -1,0 +1,78 @@
+"""Small experiments that between them take every branch of the path on a GPU."""
+
+from __future__ import annotations
+
+BASE = """
+[run]
+num_rounds = 4
+eval_every = 2
+[data]
+dataset = "synthetic"
+num_clients = 14
+train_samples = 560
+test_samples = 100
+shape = [1, 6, 6]
+partition = "majority-label"
+[model]
+name = "logistic"
+[participation]
+selection = "uniform"
+clients_per_round = 10
+[algorithm]
+local_lr = 0.05
+local_steps = 3
+batch_size = 8
+"""
+CNN = ('model.name="cnn-fashion"', "data.shape=[1,28,28]", "data.train_samples=280", "run.num_rounds=2")
+LOOP = 'algorithm.engine="loop"'
+METHODS = (
+    "mifa", "fedau", "fedvarp", "scaffold", "amplified-scaffold", "fedprox", "fedadam", "fedyogi",
+    "fedavgm", "focus",
+)  # fmt: skip
+BERNOULLI = (
+    'participation.availability="bernoulli"', "participation.probability=0.6",
+    'participation.selection="all"',
+)  # fmt: skip
+DIRICHLET = ('data.partition="dirichlet"', "data.alpha=0.3")
+CASES: dict[str, tuple[str, ...]] = {
+    "logistic": (),
+    "mlp": ('model.name="mlp"', "model.hidden=[33,17]"),
+    "float64": ('run.dtype="float64"',),
+    "loop": (LOOP,),
+    "loop in float64": (LOOP, 'run.dtype="float64"'),
+    "the paper's CNN": CNN,
+    "CNN by vmap": (*CNN, 'algorithm.engine="batched"'),
+    "augmented": ("data.augment=true",),
+    "augmented loop": ("data.augment=true", LOOP),
+    "clipped": ("algorithm.clip_norm=0.5",),
+    "clipped loop": ("algorithm.clip_norm=0.5", LOOP),
+    "inverse rate": ('algorithm.lr_schedule="inverse"',),
+    "inverse rate, loop": ('algorithm.lr_schedule="inverse"', LOOP),
+    "noisy quadratic": (
+        'model.name="quadratic"', 'data.dataset="quadratic"', "data.num_clients=3", "data.noise_std=0.1",
+        "data.centers=[[0.0, 1.0], [2.0, 3.0], [1.0, 0.5]]", "participation.clients_per_round=2",
+        "algorithm.batch_size=0",
+    ),
+    "always": ('participation.availability="always"',),
+    "periodic": (
+        'participation.availability="periodic"', "participation.num_groups=2",
+        "participation.rounds_per_group=1", "participation.clients_per_round=3",
+    ),
+    "bernoulli": BERNOULLI,
+    "markov": (
+        'participation.availability="markov"', "participation.to_active=0.4",
+        "participation.to_inactive=0.3", 'participation.selection="all"',
+    ),
+    "permuted": ('participation.selection="permutation"',),
+    "dirichlet": DIRICHLET,
+    "dirichlet, loop": (*DIRICHLET, LOOP),
+    "full batches": ("algorithm.batch_size=0",),
+    "theory": ("run.record_theory_every=2",),
+    "cuda_aware": ("run.cuda_aware=true",),
+    "amplified": ("algorithm.amplification=3.0", "algorithm.amplify_every=2"),
+    "fedlaavg": ('algorithm.name="fedlaavg"', 'participation.selection="least-recent"'),
+    **{name: (f'algorithm.name="{name}"',) for name in METHODS},
+    **{f"{name}, loop": (f'algorithm.name="{name}"', LOOP) for name in METHODS},
+    "wait-minibatch": ('algorithm.name="wait-minibatch"', "algorithm.wait_rounds=2"),
+    "wait-full": ('algorithm.name="wait-full"', "algorithm.wait_rounds=2"),
+}  # fmt: skip

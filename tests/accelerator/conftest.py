@@ -1,0 +1,47 @@
+"""The device that these tests run on: a real GPU where torch has CUDA, else the simulated one.
+
+Installing the simulated device changes torch for the whole process: these tests are run by themselves, by
+`bash jobs/test.sh`, or with --accelerator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from fedmpi.mpi import Comm
+from fedmpi.mpi.world import session
+from tests.accelerator import simulated_gpu
+
+IS_REAL = torch.backends.cuda.is_built() and torch.cuda.is_available()
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    """cuda:0"""
+    torch.set_num_threads(1)
+    return torch.device("cuda", 0) if IS_REAL else simulated_gpu.install()
+
+
+@pytest.fixture(scope="session")
+def simulated(device: torch.device) -> torch.device:
+    """cuda:0, simulated: for what only it can count or refuse."""
+    if IS_REAL:
+        pytest.skip("counts and rules of the simulated device")
+    return device
+
+
+@pytest.fixture(scope="session")
+def comm() -> Iterator[Comm]:
+    """All ranks."""
+    with session() as world:
+        yield world
+
+
+@pytest.fixture(autouse=True)
+def room() -> Iterator[None]:
+    """The simulated device has 8 GB."""
+    yield
+    simulated_gpu.set_limit(8 << 30)

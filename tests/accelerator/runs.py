@@ -1,0 +1,54 @@
+"""A case on the device and on the CPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from unittest import mock
+
+import numpy as np
+import torch
+
+from fedmpi.config import validate
+from fedmpi.mpi import Comm
+from fedmpi.mpi.device import settings_restored
+from fedmpi.simulation import loop
+from fedmpi.simulation.loop import Simulation
+from tests.accelerator import simulated_gpu
+from tests.accelerator.cases import BASE
+
+
+@dataclass
+class Ran:
+    """What came out of a run."""
+
+    simulation: Simulation
+    trajectory: list[np.ndarray]  # x_0 ... x_T
+    evaluated: tuple[float, float]
+    counts: list[Counter]  # of each round
+
+
+def simulate(
+    comm: Comm, device: torch.device, overrides: tuple[str, ...], rounds: int | None = None
+) -> Ran:
+    """Rounds without a file."""
+    config = validate.parse(BASE, "base.toml", overrides)
+    with settings_restored():
+        torch.use_deterministic_algorithms(device.type == "cuda")
+        simulation = Simulation(comm, config, device)
+        trajectory, counts = [np.array(simulation.global_params)], []
+        for t in range(rounds or config.run.num_rounds):
+            simulated_gpu.reset()
+            simulation.run_round(t)
+            counts.append(Counter(simulated_gpu.counts))
+            trajectory.append(np.array(simulation.global_params))
+        evaluated = simulation.evaluate_test(simulation.state.global_params)
+    return Ran(simulation, trajectory, evaluated, counts)
+
+
+@contextmanager
+def plain_layouts():
+    """The CPU's own memory layouts round differently: without them."""
+    with mock.patch.object(loop, "speed_up", return_value=""):
+        yield

@@ -1,0 +1,71 @@
+"""Every branch of the path on a GPU computes what the CPU computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.accelerator.cases import CASES
+from tests.accelerator.conftest import IS_REAL
+from tests.accelerator.runs import plain_layouts, simulate
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("overrides", CASES.values(), ids=CASES)
+def test_a_run_has_the_bits_of_the_cpu(comm, device, overrides):
+    """x after every round, and an evaluation; on a real GPU, whose kernels round differently, closely."""
+    there = simulate(comm, device, overrides)
+    engine = f'algorithm.engine="{there.simulation.engine.name}"'
+    with plain_layouts():
+        here = simulate(comm, CPU, (*overrides, engine, "run.cuda_aware=false"))
+    for t, (x, y) in enumerate(zip(there.trajectory, here.trajectory, strict=True)):
+        if IS_REAL:
+            np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4, err_msg=f"after round {t}")
+        else:
+            assert np.array_equal(x, y), f"after round {t}"
+    assert there.evaluated == pytest.approx(here.evaluated, rel=1e-3 if IS_REAL else 1e-12, nan_ok=True)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("name", ["logistic", "loop", "scaffold", "the paper's CNN"])
+def test_the_same_run_again_has_the_same_bits(comm, device, name):
+    """Deterministic kernels, and recordings that leave no trace."""
+    first, second = (simulate(comm, device, CASES[name]) for _ in range(2))
+    assert all(np.array_equal(x, y) for x, y in zip(first.trajectory, second.trajectory, strict=True))
+
+
+@pytest.mark.parametrize("name", ["logistic", "mlp", "loop", "the paper's CNN", "clipped", "fedprox, loop"])
+def test_bits_do_not_depend_on_neighbours(comm, device, name):
+    """A client's update is the same alone and beside any number of others, recorded or not."""
+    alone, together = [], []
+    for clients, found in ((1, alone), (7, together)):
+        overrides = (
+            *CASES[name], f"participation.clients_per_round={clients}", "run.num_rounds=1",
+            'participation.selection="all"' if clients == 7 else 'participation.selection="uniform"',
+        )  # fmt: skip
+        simulation = simulate(comm, device, overrides).simulation
+        method = simulation.method
+        for t in range(1, 5):  # often enough to be recorded
+            simulation.run_round(t)
+        # Train clients 3, 5, ... from x_0 once more and look at the rows themselves.
+        simulation.training.minibatches_drawn[:] = 0
+        state = method.init(simulation.model.initial.copy())
+        rows = _updates(simulation, method, state, [3] if clients == 1 else [1, 2, 3, 5, 7, 8, 9])
+        found.append(rows[0] if clients == 1 else rows[2])
+    assert torch.equal(alone[0], together[0])
+
+
+def _updates(simulation, method, state, clients):
+    from fedmpi.data.shard import Work
+    from fedmpi.methods import Round
+
+    training, ids = simulation.training, np.array(clients)
+    training.trainer.start.copy_(torch.as_tensor(state.global_params))
+    local = training._local(method, state, ids)
+    current = Round(0, ids, np.ones(len(ids)), 0.05)
+    works = [Work(n, 0) for n in clients]
+    training.trainer.train(local, works, method, current, simulation.config.algorithm.local_steps)
+    return local["update"].clone().cpu()
