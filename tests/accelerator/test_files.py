@@ -1,0 +1,94 @@
+"""Whole runs on the device, with files: checkpoints, resume on another number of ranks, what is recorded."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedmpi.config import validate
+from fedmpi.errors import UserError
+from fedmpi.experiments.lifecycle import go_on, plan_resume, start
+from fedmpi.mpi.device import settings_restored
+from fedmpi.results.compare import first_difference
+from fedmpi.storage.reader import load_run
+from tests.accelerator import simulated_gpu
+from tests.accelerator.cases import BASE, LOOP
+from tests.accelerator.runs import plain_layouts
+
+ROUNDS = 6
+METHODS = ("fedavg", "scaffold", "amplified-scaffold", "mifa", "fedadam")
+
+
+def config_of(method: str, device: str, *overrides: str):
+    """A run with tables, amplification and evaluations."""
+    return validate.parse(
+        BASE, "base.toml",
+        [f'algorithm.name="{method}"', f'run.device="{device}"', f"run.num_rounds={ROUNDS}",
+         "algorithm.amplify_every=3", "algorithm.amplification=1.5", LOOP, *overrides],
+    )  # fmt: skip
+
+
+def run_to(comm, config, path: Path) -> None:
+    """From its start, or from its checkpoint."""
+    with settings_restored():
+        if comm.on_root(path.exists):
+            plan = comm.on_root(lambda: plan_resume(path, [f"run.num_rounds={ROUNDS}"]))
+            prepared = go_on(comm, plan, path)
+        else:
+            prepared = start(comm, config, path)
+        prepared.simulation.run(prepared.file)
+
+
+@pytest.fixture
+def folder(comm):
+    """The same on all ranks."""
+    with tempfile.TemporaryDirectory() as own:
+        yield Path(comm.on_root(lambda: own))
+        comm.barrier()
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_goes_on_with_another_number_of_ranks(comm, simulated, folder, method):
+    """From all ranks to one and back; the file has the bits of a run on the CPU in one go."""
+    short = config_of(method, "cuda", "run.num_rounds=2")
+    some = comm.first(1)
+    run_to(comm, short, folder / "a.h5")
+    if some:
+        run_to(some, short, folder / "a.h5")
+        run_to(some, short, folder / "b.h5")
+    comm.barrier()
+    run_to(comm, short, folder / "b.h5")
+    with plain_layouts():
+        run_to(comm, config_of(method, "cpu"), folder / "cpu.h5")
+    if comm.is_root:
+        expected = load_run(folder / "cpu.h5")
+        for name in ("a.h5", "b.h5"):
+            found = load_run(folder / name)
+            assert np.array_equal(found.global_params, expected.global_params)
+            assert found.train["participants"].tolist() == expected.train["participants"].tolist()
+            np.testing.assert_allclose(found.eval["train_loss"], expected.eval["train_loss"], rtol=1e-6)
+        assert first_difference(load_run(folder / "a.h5"), load_run(folder / "b.h5")) is None
+    if some:
+        some.free()
+
+
+def test_time_on_the_device_is_local_training(comm, simulated, folder):
+    """The clock stops after the device did; and the file says what was recorded."""
+    run_to(comm, config_of("fedavg", "cuda"), folder / "a.h5")
+    run = load_run(folder / "a.h5")
+    assert run.attrs["recorded"].startswith("yes")
+    assert run.train["compute_time_s"].min() > 0
+
+
+def test_a_gpu_that_is_too_small_is_refused_with_the_arithmetic(comm, simulated, folder):
+    """Before the first round: data, evaluation sets, tables, vectors."""
+    simulated_gpu.set_limit(simulated_gpu.live_bytes() + 50_000)
+    with pytest.raises(UserError, match=r"GPU.*train.*evaluation.*MB.*available"):
+        run_to(comm, config_of("fedavg", "cuda"), folder / "a.h5")
+    simulated_gpu.set_limit(simulated_gpu.live_bytes() + 250_000)
+    with pytest.raises(UserError, match=r"keeps 1 x 14 clients x 370 parameters"):
+        run_to(comm, config_of("scaffold", "cuda", "data.num_clients=14"), folder / "b.h5")
