@@ -16,7 +16,7 @@ from fedmpi.errors import ClientError, UserError
 
 T = TypeVar("T")
 
-_CHUNK = 1 << 28  # elements; a message stays below 2**31 bytes, which older MPIs need
+_CHUNK = 1 << 27  # elements of up to 8 bytes; a message stays below 2**31 bytes, which older MPIs need
 
 
 class Comm:
