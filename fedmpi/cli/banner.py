@@ -11,7 +11,7 @@ import numpy as np
 from fedmpi.config.effects import unused_keys
 from fedmpi.mpi import placement
 from fedmpi.results.text import bytes_text, duration
-from fedmpi.storage.columns import EVALUATION, IDLE, IN_ALL, MEMORY, PHASES, THEORY
+from fedmpi.storage.columns import DEVICE_MEMORY, EVALUATION, IDLE, IN_ALL, MEMORY, PHASES, THEORY
 from fedmpi.storage.reader import load_run
 
 if TYPE_CHECKING:
@@ -66,7 +66,11 @@ def summary(path: Path, phases: list[dict[str, float]]) -> str:
         idle = [p.get(IDLE, 0.0) / max(p[IN_ALL], 1e-9) for p in phases]
         shown = ", ".join(f"{share:.0%}" for share in idle[:16]) + (", ..." if len(idle) > 16 else "")
         lines.append(f"  idle     by rank {shown}; most {max(idle):.0%} on rank {int(np.argmax(idle))}")
-    lines.append(f"  memory   {max(p[MEMORY] for p in phases):,.0f} MB at most on a rank")
+    on_gpu = max(p.get(DEVICE_MEMORY, 0.0) for p in phases)
+    lines.append(
+        f"  memory   {max(p[MEMORY] for p in phases):,.0f} MB at most on a rank"
+        + (f", {on_gpu:,.0f} MB on its GPU" if on_gpu else "")
+    )
     last = results.eval.tail(1)
     if len(last):
         lines.append(f"  loss     train {last.train_loss.item():.4f}, test {last.test_loss.item():.4f}")

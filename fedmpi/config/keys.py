@@ -80,6 +80,16 @@ class RunConfig:
         at_least=1,
     )
     cuda_aware: bool = option(False, "hand GPU buffers to MPI as they are", may_change=True)
+    deterministic: bool = option(
+        True,
+        "GPU: only kernels that give the same bits again; false allows others, and bits may differ",
+        has_effect=lambda config: config.run.device != "cpu",
+    )
+    tf32: bool = option(
+        False,
+        "GPU: allow TF32, faster matrix products and convolutions with 10 bits of mantissa",
+        has_effect=lambda config: config.run.device != "cpu",
+    )
     dtype: str = option("float32", "precision of local training", choices=("float32", "float64"))
 
 

@@ -22,6 +22,9 @@ from fedmpi.storage.columns import DIVERGED
 from fedmpi.storage.reader import read_attributes
 
 if TYPE_CHECKING:
+    import torch
+
+    from fedmpi.config.keys import RunConfig
     from fedmpi.experiments.result_file import ResultFile
     from fedmpi.simulation.loop import Simulation
     from fedmpi.simulation.stopping import StopRequest
@@ -61,11 +64,9 @@ def prepare(
 ) -> tuple[Simulation, dict[str, Any]]:
     """Collective. Each rank loads its data and builds the model; returns the job's attributes too."""
     from fedmpi.experiments.provenance import describe_job  # here, since torch takes seconds to load
-    from fedmpi.mpi.device import choose_device
     from fedmpi.simulation.loop import Simulation
 
-    run = config.run
-    device = comm.try_on_all(lambda: choose_device(run.device, comm.device_rank, run.threads))
+    device = comm.try_on_all(lambda: _device(comm, config.run))
     simulation = Simulation(comm, config, device, stop)
     return simulation, describe_job(comm, simulation.config, device)
 
@@ -176,6 +177,18 @@ def nothing_to_do(path: Path, plan: ResumePlan) -> str:
     if plan.stored["status"] == DIVERGED:
         return f"{path}: diverged, it cannot be continued; start a new run with a smaller local_lr"
     return f"{path}: done with {plan.completed:,} rounds; extend it with " + setting("run.num_rounds=...")
+
+
+def _device(comm: Comm, run: RunConfig) -> torch.device:
+    """Where this rank computes; refused if it is not there, or if MPI cannot send from it."""
+    from fedmpi.mpi.cuda_aware import require_cuda_aware
+    from fedmpi.mpi.device import choose_device
+
+    device = choose_device(
+        run.device, comm.device_rank, run.threads, deterministic=run.deterministic, tf32=run.tf32
+    )
+    require_cuda_aware(device, run.cuda_aware and comm.size > 1)
+    return device
 
 
 def _require_tensorboard(comm: Comm, config: Config) -> None:

@@ -15,11 +15,12 @@ from fedmpi.data.prepared import Dataset
 from fedmpi.data.sources import load_dataset
 from fedmpi.methods import Method, make_method
 from fedmpi.models import build_model
+from fedmpi.mpi.node_memory import available_bytes
 from fedmpi.participation import make_participation
 from fedmpi.participation.survey import Survey, rounds_to_see, survey, survey_lines
 from fedmpi.results.text import bytes_text
 from fedmpi.simulation.aggregate import wave_size
-from fedmpi.simulation.client_tables import available_bytes, table_bytes
+from fedmpi.simulation.client_tables import table_bytes
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -12,7 +12,8 @@ from typing import Any
 from fedmpi import __version__
 from fedmpi.config import Config
 from fedmpi.mpi import Comm
-from fedmpi.mpi.device import device_name, gpu_id, missed_gpus, visible_gpus
+from fedmpi.mpi.cuda_aware import cuda_aware_note
+from fedmpi.mpi.device import device_name, gpu_id, missed_gpus, takes_turns, visible_gpus
 from fedmpi.mpi.placement import Place, core_quota, to_json, usable_cores
 
 
@@ -39,7 +40,7 @@ def describe_job(comm: Comm, config: Config, device: Any) -> dict[str, Any]:
 
 def _place(comm: Comm, config: Config, device: Any) -> Place:
     """What this rank reports about itself."""
-    gpus = visible_gpus()
+    gpus, sends = visible_gpus(), config.run.cuda_aware and comm.size > 1
     return Place(
         rank=comm.rank,
         host=comm.host,
@@ -50,8 +51,9 @@ def _place(comm: Comm, config: Config, device: Any) -> Place:
         core_quota=core_quota(),
         threads=config.run.threads,
         visible_gpus=gpus,
-        note=missed_gpus(config.run.device, gpus),
+        note=missed_gpus(config.run.device, gpus) or cuda_aware_note(device, sends),
         gpu=gpu_id(device),
+        takes_turns=takes_turns(device),
     )
 
 

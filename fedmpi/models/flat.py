@@ -55,9 +55,11 @@ class FlatModel:
 
     def gradient(self, loss: Tensor, *, create_graph: bool = False) -> tuple[Tensor, ...]:
         """The gradient of a loss, one tensor for each trained parameter; zero for those it does not use."""
-        return torch.autograd.grad(
+        parts = torch.autograd.grad(
             loss, self.parameters, create_graph=create_graph, allow_unused=True, materialize_grads=True
         )
+        # Older versions of torch, 2.4 among them, give zeros that ask for gradients of their own.
+        return parts if create_graph else tuple(p.detach() if p.requires_grad else p for p in parts)
 
     def replica(self) -> FlatModel:
         """A model of the same parameters with memory of its own."""

@@ -16,13 +16,14 @@ from fedmpi.errors import ClientError, UserError
 
 T = TypeVar("T")
 
-_CHUNK = 1 << 28  # elements; a message stays below 2**31 bytes, which older MPIs need
+_CHUNK = 1 << 27  # elements of up to 8 bytes; a message stays below 2**31 bytes, which older MPIs need
 
 
 class Comm:
     """All ranks of the job, and those of this node."""
 
-    def __init__(self, world: Any, device_rank: int | None = None) -> None:
+    def __init__(self, world: Any, device_rank: int | None = None, node_ranks: int | None = None) -> None:
+        """Collective. The optional numbers are those of the whole job, if these ranks are a part of it."""
         self.is_part = device_rank is not None  # a part of the job: other ranks may continue without it
         self._mpi = import_mpi()
         self._world = world
@@ -31,8 +32,10 @@ class Comm:
         self.size: int = world.size
         self.node_rank: int = self._node.rank  # local rank: correct under every launcher
         self.node_size: int = self._node.size
-        # Counts all ranks of the node, not only this group: groups must not share the first GPU.
+        # Count all ranks of the node, not only this group: groups must not share the first GPU, and do
+        # share the node's memory.
         self.device_rank = self.node_rank if device_rank is None else device_rank
+        self.node_ranks = self.node_size if node_ranks is None else node_ranks
         self.is_root = self.rank == 0
 
     @property
@@ -49,11 +52,11 @@ class Comm:
         """Collective. A group of the first `count` ranks; None on the others."""
         inside = self.rank < count
         world = self._world.Split(0 if inside else self._mpi.UNDEFINED, self.rank)
-        return Comm(world, self.device_rank) if inside else None
+        return Comm(world, self.device_rank, self.node_ranks) if inside else None
 
     def split(self, group: int) -> Comm:
         """Collective. A group of the ranks that pass the same number."""
-        return Comm(self._world.Split(group, self.rank), self.device_rank)
+        return Comm(self._world.Split(group, self.rank), self.device_rank, self.node_ranks)
 
     def free(self) -> None:
         """Collective. Free what `first` and `split` allocated; do not use this object any more."""

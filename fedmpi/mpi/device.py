@@ -10,10 +10,20 @@ import contextlib
 import ctypes
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from fedmpi.errors import UserError
+
+if TYPE_CHECKING:
+    from fedmpi.mpi.comm import Comm
+
+_SHOWN = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_GIVEN_BY_SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE")
+_INSTALL = "install a CUDA build of torch (AMD: a ROCm build) that fits the driver"
+_MPS_PIPES = Path("/tmp/nvidia-mps")
 
 
 def visible_gpus() -> int:
@@ -30,44 +40,70 @@ def place(wanted: str, local_rank: int, gpus: int) -> str:
     (['cuda:0', 'cuda:1', 'cuda:0'], 'cpu', 'cpu')
     """
     if wanted == "cuda" and gpus == 0:
-        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-        said = "" if shown is None else f" (CUDA_VISIBLE_DEVICES={shown})"
+        said = ", ".join(f"{name}={os.environ[name]}" for name in _SHOWN if name in os.environ)
         raise UserError(
-            f'config run.device = "cuda": no CUDA device is visible{said}; use "auto" or "cpu", ask '
-            "SLURM for --gpus-per-node, and check that torch is a CUDA build"
+            f'config run.device = "cuda": no CUDA device is visible{said and f" ({said})"}; use "auto" or '
+            '"cpu", ask SLURM for --gpus-per-node, and check that torch is a CUDA build'
         )
     return "cpu" if wanted == "cpu" or gpus == 0 else f"cuda:{local_rank % gpus}"
 
 
+def refuse_wasted_gpus(wanted: str, gpus: int) -> None:
+    """GPUs that SLURM gave and torch does not see would stand idle, and be paid for, for the whole job."""
+    given = _in_environment(_GIVEN_BY_SLURM)
+    if wanted == "auto" and gpus == 0 and given:
+        raise UserError(
+            f'config run.device = "auto": SLURM gave GPUs ({given}), but torch {torch.__version__} sees '
+            f'none; {_INSTALL}, ask SLURM for no GPUs, or use run.device = "cpu"'
+        )
+
+
 def missed_gpus(wanted: str, gpus: int) -> str:
     """A note for a rank that was given GPUs which torch does not see; empty otherwise."""
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    if wanted != "auto" or gpus or not shown or shown.startswith(("-1", "NoDevFiles")):
+    shown = _in_environment(_SHOWN)
+    if wanted != "auto" or gpus or not shown:
         return ""
-    return (
-        f"CUDA_VISIBLE_DEVICES={shown}, but torch {torch.__version__} sees no GPU: computing on the CPU; "
-        "install a CUDA build of torch"
+    return f"{shown}, but torch {torch.__version__} sees no GPU: computing on the CPU; {_INSTALL}"
+
+
+def _in_environment(names: tuple[str, ...]) -> str:
+    """The variables among `names` that tell of GPUs, as `NAME=VALUE`; empty if none does."""
+    told = {name: os.environ.get(name, "") for name in names}
+    return ", ".join(
+        f"{name}={value}"
+        for name, value in told.items()
+        if value
+        and not value.startswith(("-1", "NoDevFiles"))
+        and (name, value) != ("SLURM_GPUS_ON_NODE", "0")
     )
 
 
-def choose_device(wanted: str, local_rank: int, threads: int = 1) -> torch.device:
-    """The device of a rank, set as current. `wanted` is `run.device`, `threads` is `run.threads`."""
-    device = torch.device(place(wanted, local_rank, visible_gpus()))
+def choose_device(
+    wanted: str, local_rank: int, threads: int = 1, *, deterministic: bool = True, tf32: bool = False
+) -> torch.device:
+    """The device of a rank, set as current.
 
-    # GPU: deterministic kernels in full precision.
-    if device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False
-        torch.backends.cudnn.benchmark = False
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-        torch.cuda.set_device(device)
-        return device
+    The arguments are `run.device` and, after the rank on the node, `run.threads`, `run.deterministic` and
+    `run.tf32`; the last two have an effect on a GPU only.
+    """
+    gpus = visible_gpus()
+    refuse_wasted_gpus(wanted, gpus)
+    device = torch.device(place(wanted, local_rank, gpus))
 
-    # CPU: memory, tiny numbers and threads.
+    # The host, also of a GPU: memory, tiny numbers and threads.
     _keep_freed_memory()
     torch.set_flush_denormal(True)  # gradients below 1e-38 would slow the kernels down many times over
     torch.set_num_threads(threads)  # one per rank and core is best; the number changes the bits
+
+    # GPU: by default deterministic kernels in full precision.
+    if device.type == "cuda":
+        if deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(deterministic)
+        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.backends.cudnn.benchmark = False
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+        torch.cuda.set_device(device)
     return device
 
 
@@ -110,6 +146,27 @@ def gpu_id(device: torch.device) -> str:
     if device.type != "cuda":
         return ""
     return str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))[:8]
+
+
+def ranks_sharing(comm: Comm, device: torch.device) -> int:
+    """Collective. How many ranks share the memory that this rank computes in, itself included.
+
+    That is its GPU's memory, or its node's. Ranks of the job outside a group count too, as far as this rank
+    can know: of GPUs only where a rank sees several.
+    """
+    own = comm.host, gpu_id(device) or str(device)
+    everybody = comm.gather_on_all(own)
+    if device.type != "cuda":
+        return comm.node_ranks
+    gpus = visible_gpus()
+    by_turns = len(range(comm.device_rank % gpus, comm.node_ranks, gpus)) if gpus > 1 else 1
+    return max(everybody.count(own), by_turns)
+
+
+def takes_turns(device: torch.device) -> bool:
+    """Whether ranks that share this GPU would wait for each other: an NVIDIA GPU without MPS."""
+    has_mps = "CUDA_MPS_PIPE_DIRECTORY" in os.environ or _MPS_PIPES.exists()
+    return device.type == "cuda" and torch.version.hip is None and not has_mps
 
 
 def _keep_freed_memory() -> None:

@@ -31,6 +31,7 @@ class Place:
     visible_gpus: int
     note: str = ""  # a likely mistake
     gpu: str = ""  # identifies the device, as each rank may see its own as cuda:0
+    takes_turns: bool = False  # a GPU that computes for one rank at a time
 
 
 def usable_cores() -> tuple[int, ...]:
@@ -111,14 +112,34 @@ def notes(places: Sequence[Place]) -> list[str]:
                 "each rank uses one GPU"
             )
 
-    # Over all hosts: mixed devices.
+    # Over all hosts: shared GPUs, and mixed devices.
+    problems += _shared_gpus(places)
     kinds = sorted({"CPU" if place.device == "cpu" else place.name for place in places})
     if len(kinds) > 1:
+        how = "with `run.device`" if "CPU" in kinds else "(SLURM: --constraint, --gpus-per-node=KIND:N)"
         problems.append(
             f"ranks on {' and '.join(kinds)}: different kinds of devices round differently, so the bits "
-            "depend on which rank trains which client; choose one kind with `run.device`"
+            f"depend on which rank trains which client; choose one kind {how}"
         )
     return list(dict.fromkeys(problems))
+
+
+def _shared_gpus(places: Sequence[Place]) -> list[str]:
+    """A sentence on the GPU with the most ranks, if there are several."""
+    by_gpu: dict[tuple[str, str, str], list[Place]] = defaultdict(list)
+    for place in places:
+        if place.device != "cpu":
+            by_gpu[place.host, place.device, place.gpu].append(place)
+    here = max(by_gpu.values(), key=len, default=[])
+    if len(here) < 2:
+        return []
+    shared = f"{len(here)} ranks share a GPU ({here[0].device} of {here[0].host})"
+    if not here[0].takes_turns:
+        return [shared]
+    return [
+        f"{shared}; without MPS they take turns: use one rank a GPU, or start "
+        "`nvidia-cuda-mps-control -d` on each node"
+    ]
 
 
 def _num_cores(here: Sequence[Place]) -> float:

@@ -1,6 +1,6 @@
 """What clients remember between rounds: a vector for each table of the method, kept by the client's owner.
 
-A client's row is created when it is first used; before that its vectors are zero. Invariant: rows are
+A client gets a row when it is first used; before that its vectors are zero. Invariant: rows are
 addressed by client id, never by rank, so that a checkpoint can be loaded on any number of ranks.
 """
 
@@ -12,10 +12,16 @@ from torch import Tensor
 
 from fedmpi.data.ownership import owner_of, place_of
 from fedmpi.errors import UserError
+from fedmpi.mpi.node_memory import room_for_rank
 
 
 class ClientMemory:
-    """The tables of a rank's own clients, in working precision on its device."""
+    """The tables of a rank's own clients, in working precision on its device.
+
+    Each is allocated once, for all clients that the rank owns, and never grows: tables x clients x
+    parameters x bytes, what `check_room` counts. To grow by doubling would take up to twice that for a
+    table while it is copied. On the host only rows that were used take memory.
+    """
 
     def __init__(self, names: tuple[str, ...], num_owned: int, num_ranks: int, like: Tensor) -> None:
         self._names = names
@@ -23,7 +29,7 @@ class ClientMemory:
         self._like = like
         self._row_of = np.full(num_owned if names else 0, -1)
         self._clients: list[int] = []
-        self._tables = {name: like.new_zeros((0, len(like))) for name in names}
+        self._tables = {name: _zeros(num_owned, like) for name in names}
 
     def fetch(self, clients: np.ndarray) -> dict[str, Tensor]:
         """Copies of the rows of some of this rank's clients, in that order."""
@@ -53,25 +59,22 @@ class ClientMemory:
             self.store(dumped["clients"][own], rows)
 
     def _rows(self, clients: np.ndarray) -> Tensor:
-        """The clients' row numbers; missing rows are created."""
-        # Append a row for each client that has none.
+        """The clients' row numbers; who has none gets the next one."""
+        # The next rows for clients that have none.
         places = place_of(clients, self._num_ranks)
         new = np.unique(clients[self._row_of[places] < 0])
         if len(new):
             first = len(self._clients)
             self._row_of[place_of(new, self._num_ranks)] = np.arange(first, first + len(new))
             self._clients += new.tolist()
-            self._grow(len(self._clients))
         return torch.from_numpy(self._row_of[places]).to(self._like.device)
 
-    def _grow(self, count: int) -> None:
-        # Doubling keeps the cost of copying linear.
-        for name, table in self._tables.items():
-            if count > len(table):
-                size = min(max(count, 2 * len(table)), len(self._row_of))
-                larger = table.new_zeros((size, table.shape[1]))
-                larger[: len(table)] = table
-                self._tables[name] = larger
+
+def _zeros(count: int, like: Tensor) -> Tensor:
+    """(count, length of `like`) of zeros; on the host the system gives the memory when it is written to."""
+    if like.device.type != "cpu":
+        return like.new_zeros((count, len(like)))
+    return torch.from_numpy(np.zeros((count, len(like)), like.numpy().dtype))
 
 
 def table_bytes(num_tables: int, num_owned: int, num_params: int, item_size: int = 4) -> int:
@@ -79,22 +82,29 @@ def table_bytes(num_tables: int, num_owned: int, num_params: int, item_size: int
     return num_tables * num_owned * num_params * item_size
 
 
-def check_room(name: str, num_tables: int, num_owned: int, num_params: int, item_size: int) -> None:
-    """Refuse a method whose tables do not fit into this node's memory, and show the arithmetic."""
-    needed, room = table_bytes(num_tables, num_owned, num_params, item_size), available_bytes()
+def check_room(
+    name: str,
+    num_tables: int,
+    num_owned: int,
+    num_params: int,
+    item_size: int,
+    *,
+    device: torch.device | None = None,
+    sharing: int = 1,
+) -> None:
+    """Refuse a method whose tables do not fit into this rank's part of the memory; show the arithmetic.
+
+    `sharing`: how many ranks share the memory of `device`, a GPU or by default the node.
+    """
+    needed, room = table_bytes(num_tables, num_owned, num_params, item_size), room_for_rank(device, sharing)
     if room is not None and needed > room:
+        on_gpu = device is not None and device.type == "cuda"
+        where = f" on {device}" if on_gpu else " on this node" if sharing > 1 else ""
+        shared = f" to each of its {sharing} ranks" if sharing > 1 else ""
+        more = "GPUs" if on_gpu else "nodes" if sharing > 1 else "ranks"
         raise UserError(
             f'config algorithm.name = "{name}": keeps {num_tables} x {num_owned:,} clients x '
             f"{num_params:,} parameters x {item_size} bytes = {needed / 1e9:.1f} GB on a rank, "
-            f"{room / 1e9:.1f} GB are available; use more ranks, fewer clients or a smaller model"
+            f"{room / 1e9:.1f} GB are available{where}{shared}; use more {more}, fewer clients or "
+            "a smaller model"
         )
-
-
-def available_bytes() -> int | None:
-    """Memory still available on this node; None where the system does not report it."""
-    try:
-        with open("/proc/meminfo") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        return 1024 * int(lines["MemAvailable"].split()[0])
-    except (OSError, KeyError, ValueError):
-        return None

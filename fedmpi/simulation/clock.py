@@ -7,6 +7,10 @@ import resource
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Stopwatch:
@@ -49,3 +53,12 @@ def peak_memory_mb() -> float:
         return int(lines["VmHWM"].split()[0]) / 1024
     except (OSError, KeyError):  # not Linux
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def peak_device_memory_mb(device: torch.device) -> float:
+    """The most memory that tensors of this process took on a GPU; 0 on a CPU."""
+    if device.type != "cuda":
+        return 0.0
+    import torch  # loaded already, by whoever made the device
+
+    return torch.cuda.max_memory_allocated(device) / 2**20

@@ -23,13 +23,15 @@ from fedmpi.errors import UserError
 from fedmpi.models.flat import FlatModel
 from fedmpi.models.losses import sample_losses
 from fedmpi.mpi import Comm
+from fedmpi.mpi.device import ranks_sharing
+from fedmpi.mpi.node_memory import room_for_rank
 from fedmpi.simulation.aggregate import WeightedSum
 from fedmpi.theory import deviations_of_gram
 
 _MINIBATCHES = 8  # of each client, for sigma^2
 _CURVATURE_CLIENTS = 32  # for L, evenly spaced
 _MOST_ITERATIONS = 30
-_MOST_BYTES = 4 << 30  # of gradients on a rank
+_BYTES = 16  # a value: all gradients in float64, and once more those of the participants with their weights
 _MOST_CLIENTS = 2000  # for the matrix of inner products
 _COLUMNS = 1 << 14
 
@@ -55,6 +57,7 @@ class Probe:
         self.num_clients = num_clients
         self.owned = owned_by(comm.rank, comm.size, num_clients)
         self._everybody = np.arange(num_clients)
+        self._has_room = False  # not known yet
 
     @cached_property
     def _sum(self) -> WeightedSum:
@@ -68,8 +71,7 @@ class Probe:
         self, x: np.ndarray, tick: Callable[[int], None] = lambda done: None
     ) -> tuple[Tensor, np.ndarray]:
         """Collective. (own clients, num_params) gradients of F_n at x, and the losses of all N clients."""
-        needed = len(self.owned) * self._model.num_params * 8  # they are compared in float64
-        self._comm.try_on_all(lambda: _check_room(needed))
+        self._require_room()
 
         # Own clients one by one.
         rows = self._model.values.new_zeros((len(self.owned), self._model.num_params))
@@ -85,6 +87,19 @@ class Probe:
         self._comm.sum_in_place(losses)
         return rows, losses
 
+    def _require_room(self) -> None:
+        """Collective. Refuse, with the arithmetic, what would not fit; asked before the first time only.
+
+        Later there is less room, since torch and the system keep what the first time took.
+        """
+        if self._has_room:
+            return
+        device = self._model.values.device
+        sharing = ranks_sharing(self._comm, device)
+        count, num_params = len(self.owned), self._model.num_params
+        self._comm.try_on_all(lambda: _check_room(count, num_params, room_for_rank(device, sharing)))
+        self._has_room = True
+
     def _add_gradient(self, row: Tensor, client: int) -> float:
         """Adds grad F_n to a row; returns F_n. A client without samples has F_n = 0."""
         loss_sum, parts = 0.0, self._model.trainable_views(row)
@@ -96,10 +111,11 @@ class Probe:
 
     def mean(self, rows: Tensor) -> np.ndarray | None:
         """Collective. grad f, the mean over all clients; None if some gradient is not finite."""
-        is_bad = float(not bool(torch.isfinite(rows).all()))
+        # Row by row, here and below: a temporary array of all rows would be as large as they are.
+        is_bad = float(not all(bool(torch.isfinite(row).all()) for row in rows))
         if self._comm.maximum(np.array([is_bad]))[0]:
             return None
-        total = self._sum.total(rows.double(), self._everybody, self.owned)
+        total = self._sum.total(rows, self._everybody, self.owned)
         return total / self.num_clients
 
     def of_all(self, own: np.ndarray) -> np.ndarray:
@@ -110,11 +126,11 @@ class Probe:
         return values
 
     def weighted(self, rows: Tensor, clients: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Collective. sum_n q^n row_n over some clients."""
+        """Collective. sum_n q^n row_n over some clients; the rows are in float64."""
         mine = np.flatnonzero(owner_of(clients, self._comm.size) == self._comm.rank)
         places = torch.from_numpy(place_of(clients[mine], self._comm.size))
         factors = torch.from_numpy(weights[mine])[:, None].to(rows.device)
-        return self._sum.total(rows[places].double() * factors, clients, mine)
+        return self._sum.total(rows[places].mul_(factors), clients, mine)
 
     def observe(self, x: np.ndarray, clients: np.ndarray, weights: np.ndarray) -> dict[str, float]:
         """Collective. |grad f|^2, d^2, its mean, and beta_t^2 and nu_t^2 of the participants: /theory."""
@@ -125,16 +141,16 @@ class Probe:
             return dict.fromkeys(("grad_norm2", "d2", "mean_d2", "beta2", "nu2"), math.nan)
 
         # Deviations of the clients from grad f.
-        rows = rows.double() - torch.from_numpy(mean).to(rows.device)
-        distances = self.of_all(rows.square().sum(dim=1).cpu().numpy())
+        rows = rows.double().sub_(torch.from_numpy(mean).to(rows.device))
+        distances = self.of_all(_square_norms(rows))
 
         # How far the participants are from grad f, and from each other.
         beta2 = nu2 = 0.0
         if len(clients):
             away = self.weighted(rows, clients, weights)
             beta2 = math.fsum(np.square(away))
-            spread = (rows - torch.from_numpy(away).to(rows.device)).square().sum(dim=1)
-            nu2 = math.fsum(weights * self.of_all(spread.cpu().numpy())[clients])
+            spread = _square_norms(rows, torch.from_numpy(away).to(rows.device))
+            nu2 = math.fsum(weights * self.of_all(spread)[clients])
         return {
             "grad_norm2": math.fsum(np.square(mean)),
             "d2": float(distances.max()),
@@ -156,8 +172,8 @@ class Probe:
         curvature = self._curvature(lambda done: tick(2 * len(self.owned) + done))
 
         # Deviations from grad f; their inner products if there are few clients.
-        rows = rows.double() - torch.from_numpy(mean).to(rows.device)
-        d2 = self.of_all(rows.square().sum(dim=1).cpu().numpy()).max()
+        rows = rows.double().sub_(torch.from_numpy(mean).to(rows.device))
+        d2 = self.of_all(_square_norms(rows)).max()
         is_small = self.num_clients <= _MOST_CLIENTS
         return Measured(
             smoothness=curvature,
@@ -245,10 +261,17 @@ class Probe:
         return gram
 
 
-def _check_room(needed: int) -> None:
-    if needed > _MOST_BYTES:
+def _square_norms(rows: Tensor, centre: Tensor | None = None) -> np.ndarray:
+    """|row - centre|^2 of each row, centre 0 by default."""
+    squares = [(row if centre is None else row - centre).square().sum() for row in rows]
+    return torch.stack(squares).cpu().numpy() if squares else np.zeros(0)
+
+
+def _check_room(num_owned: int, num_params: int, room: int | None) -> None:
+    needed = num_owned * num_params * _BYTES
+    if room is not None and needed > room:
         raise UserError(
-            f"the gradients of a rank's clients take {needed / 1e9:.1f} GB, more than "
-            f"{_MOST_BYTES / 1e9:.1f} GB; "
-            "use more ranks, or do without measured constants"
+            f"the gradients of a rank's clients take {num_owned:,} clients x {num_params:,} parameters x "
+            f"{_BYTES} bytes = {needed / 1e9:.1f} GB, {room / 1e9:.1f} GB are available to it; use more "
+            "nodes, or do without run.record_theory_every and measured constants"
         )

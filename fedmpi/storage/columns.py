@@ -16,7 +16,9 @@ RUNNING, DONE, DIVERGED, STOPPED = "running", "done", "diverged", "stopped"
 LOCAL_SGD, LENDING, REDUCTION, IDLE = "local SGD", "lending", "reduction", "idle"
 EVALUATION, THEORY, OUTPUT = "evaluation", "theory", "output"
 PHASES = (LOCAL_SGD, LENDING, REDUCTION, IDLE, EVALUATION, THEORY, OUTPUT)
-IN_ALL, MEMORY = "in all", "memory_mb"  # beside the phases: seconds of this leg, and the most memory
+# Beside the phases: seconds of this leg, and the most memory of the process and of its tensors on a GPU.
+IN_ALL, MEMORY, DEVICE_MEMORY = "in all", "memory_mb", "device_memory_mb"
+BESIDE_PHASES = (IN_ALL, MEMORY, DEVICE_MEMORY)
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
 
 # Columns that the first files of this format did not have.
 ADDED_LATER = ("idle_time_s",)
+# Config keys that they did not have, with the values that these runs had in effect.
+KEYS_ADDED_LATER = {"run": {"deterministic": True, "tf32": False}}
 
 # Only in files of runs that asked for them.
 OPTIONAL_TABLES: dict[str, tuple[Column, ...]] = {

@@ -13,7 +13,14 @@ import h5py
 import numpy as np
 
 from fedmpi.errors import UserError
-from fedmpi.storage.columns import ADDED_LATER, FORMAT, FORMAT_VERSION, OPTIONAL_TABLES, TABLES
+from fedmpi.storage.columns import (
+    ADDED_LATER,
+    FORMAT,
+    FORMAT_VERSION,
+    KEYS_ADDED_LATER,
+    OPTIONAL_TABLES,
+    TABLES,
+)
 from fedmpi.storage.files import check_harmless
 
 if TYPE_CHECKING:
@@ -89,11 +96,10 @@ def _read(path: Path, file: h5py.File) -> Run:
     if "params" in file:
         params = file["params/round"][()], file["params/global_params"][()]
 
-    config = tomllib.loads(attributes["config"])
     return Run(
         path=path,
         status=attributes["status"],
-        config=config,
+        config=read_config(attributes["config"]),
         attributes=attributes,
         eval=tables["eval"],
         train=tables["train"],
@@ -104,6 +110,15 @@ def _read(path: Path, file: h5py.File) -> Run:
         theory=tables.get("theory"),
         amplification=tables.get("amplification"),
     )
+
+
+def read_config(text: str) -> dict[str, Any]:
+    """The sections of a stored config; keys that an older version did not have get their defaults."""
+    config = tomllib.loads(text)
+    for section, keys in KEYS_ADDED_LATER.items():
+        if section in config:
+            config[section] |= {key: value for key, value in keys.items() if key not in config[section]}
+    return config
 
 
 def read_table(file: h5py.File, name: str) -> dict[str, np.ndarray]:

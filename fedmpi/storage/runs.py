@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 
 from fedmpi.errors import UserError
 from fedmpi.storage.columns import TABLES
-from fedmpi.storage.reader import Run, load_run, open_run, read_table
+from fedmpi.storage.reader import Run, load_run, open_run, read_config, read_table
 
 if TYPE_CHECKING:
     import pandas
@@ -108,7 +107,7 @@ def _read_one(path: Path, table: str) -> tuple[dict[str, np.ndarray], dict[str, 
     with open_run(path) as file:
         try:
             columns = read_table(file, table)
-            config = tomllib.loads(file.attrs["config"])
+            config = read_config(file.attrs["config"])
             status = str(file.attrs["status"])
             head = {"file": str(path), "name": config["run"]["name"], "seed": config["run"]["seed"]}
         except Exception as error:  # a damaged file can fail in any way inside the HDF5 library

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from fedmpi.cli.bench import projection, table
+from fedmpi.experiments.bench.figures import CIFAR, FASHION, LOGISTIC
 from fedmpi.experiments.bench.plain import PlainLoop, make_model
-from fedmpi.experiments.bench.sides import outside_mpi, step_flop
+from fedmpi.experiments.bench.sides import kernel_seconds, outside_mpi, step_flop
 
 RESULTS = {
     "fashion": {
@@ -125,6 +126,25 @@ def test_flop_of_a_step_are_those_of_the_paper_s_cnn():
     model = FlatModel(_cnn((1, 32, 32), (1568, 128, 10)), torch.float32, torch.device("cpu"))
     simulation = SimpleNamespace(model=model, data=SimpleNamespace(shape=(1, 28, 28)))
     assert step_flop(simulation) / 1e6 == pytest.approx(541, rel=0.01)
+
+
+@pytest.mark.parametrize("job", [FASHION, LOGISTIC, CIFAR], ids=lambda job: job.name)
+def test_both_sides_compute_on_the_cpu(job):
+    """Also on a machine with a GPU: the plain loop has none, and a comparison is of like with like."""
+    assert job.config().run.device == "cpu"
+
+
+def test_the_roofline_s_images_lie_where_the_model_does():
+    """On any device: a step with images elsewhere would fail."""
+    from types import SimpleNamespace
+
+    from fedmpi.models.builtin import _cnn
+    from fedmpi.models.flat import FlatModel
+
+    model = FlatModel(_cnn((1, 32, 32), (1568, 128, 10)), torch.float32, torch.device("meta"))
+    simulation = SimpleNamespace(model=model, data=SimpleNamespace(shape=(1, 28, 28)))
+    assert step_flop(simulation) / 1e6 == pytest.approx(541, rel=0.01)
+    assert kernel_seconds(simulation) > 0
 
 
 def test_other_programs_do_not_look_like_ranks(monkeypatch):

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from fedmpi.errors import UserError
-from fedmpi.simulation import client_tables as memory
+from fedmpi.mpi import node_memory
+from fedmpi.mpi.node_memory import available_bytes, room_for_rank
 from fedmpi.simulation.client_tables import ClientMemory, check_room, table_bytes
 
 WIDTH, CLIENTS = 3, 11
@@ -99,7 +100,7 @@ def test_working_precision_is_kept():
 
 def test_tables_that_cannot_fit_are_refused_with_the_arithmetic(monkeypatch):
     """The message names the method, every factor, the product, what is there, and what would help."""
-    monkeypatch.setattr(memory, "available_bytes", lambda: 8_000_000_000)
+    monkeypatch.setattr(node_memory, "available_bytes", lambda: 8_000_000_000)
     assert table_bytes(2, 1_000, 2_218_314, 4) == 17_746_512_000
     with pytest.raises(UserError) as refused:
         check_room("amplified-scaffold", 2, 1_000, 2_218_314, 4)
@@ -113,5 +114,122 @@ def test_tables_that_cannot_fit_are_refused_with_the_arithmetic(monkeypatch):
 @pytest.mark.parametrize("room", [None, 17_746_512_000])
 def test_tables_that_fit_are_accepted(monkeypatch, room):
     """Also where the system does not tell."""
-    monkeypatch.setattr(memory, "available_bytes", lambda: room)
+    monkeypatch.setattr(node_memory, "available_bytes", lambda: room)
     check_room("amplified-scaffold", 2, 1_000, 2_218_314, 4)
+
+
+GPU = torch.device("cuda", 1)
+
+
+@pytest.fixture
+def gpu_memory(monkeypatch):
+    """A GPU with 8 GB free; torch keeps 3 GB of which 2 GB are in use."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (8 * 10**9, 10**12))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3 * 10**9)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 2 * 10**9)
+
+
+def test_tables_on_a_gpu_must_fit_there(monkeypatch, gpu_memory):
+    """Whatever the host has: they lie on the GPU, which its ranks share."""
+    monkeypatch.setattr(node_memory, "available_bytes", lambda: 10**15)
+    assert room_for_rank(GPU) == 9 * 10**9
+    assert room_for_rank(GPU, 4) == 3 * 10**9
+    check_room("scaffold", 1, 9_000, 250_000, 4, device=GPU)
+    with pytest.raises(UserError) as refused:
+        check_room("scaffold", 1, 10_000, 250_000, 4, device=GPU)
+    assert str(refused.value) == (
+        'config algorithm.name = "scaffold": keeps 1 x 10,000 clients x 250,000 parameters x 4 bytes = '
+        "10.0 GB on a rank, 9.0 GB are available on cuda:1; use more GPUs, fewer clients or a smaller model"
+    )
+    with pytest.raises(
+        UserError, match=r"3\.0 GB are available on cuda:1 to each of its 4 ranks; use more GPUs"
+    ):
+        check_room("scaffold", 1, 9_000, 250_000, 4, device=GPU, sharing=4)
+
+
+@pytest.mark.parametrize("device", [None, torch.device("cpu")])
+def test_ranks_of_a_node_share_its_memory(monkeypatch, device):
+    """8 GB are 2 GB for each of four ranks; more ranks there would not help."""
+    monkeypatch.setattr(node_memory, "available_bytes", lambda: 8 * 10**9)
+    check_room("mifa", 1, 1_000, 1_000_000, 8, device=device)
+    with pytest.raises(
+        UserError, match=r"2\.0 GB are available on this node to each of its 4 ranks; use more nodes"
+    ):
+        check_room("mifa", 1, 1_000, 1_000_000, 8, device=device, sharing=4)
+
+
+UNLIMITED = "9223372036854771712\n"  # of version 1
+VERSION_2 = {
+    "": {"memory.stat": "inactive_file 5\n"},  # the root has neither limit nor use
+    "job_1": {
+        "memory.max": "1000\n",
+        "memory.current": "700\n",
+        "memory.stat": "anon 1\ninactive_file 50\n",
+    },
+    "job_1/step_0": {"memory.max": "max\n", "memory.current": "1\n", "memory.stat": ""},
+}
+VERSION_1 = {
+    "memory": {"memory.limit_in_bytes": UNLIMITED, "memory.usage_in_bytes": "5\n", "memory.stat": ""},
+    "memory/job_1": {
+        "memory.limit_in_bytes": "1000\n", "memory.usage_in_bytes": "700\n",
+        "memory.stat": "inactive_file 7\ntotal_inactive_file 50\n",
+    },
+    "memory/job_1/step_0": {
+        "memory.limit_in_bytes": "900\n", "memory.usage_in_bytes": "100\n", "memory.stat": "",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        ("0::/job_1/step_0\n", VERSION_2, [350]),
+        ("9:cpu:/\n4:memory:/job_1/step_0\n0::/\n", VERSION_1, [800, 350, int(UNLIMITED) - 5]),
+        ("0::/gone/step_0\n", VERSION_2, []),  # a container shows a part of the tree
+        ("0::/job_1\n", {"job_1": {"memory.max": "much\n", "memory.current": "1\n"}}, []),
+        ("nonsense\n", VERSION_2, []),
+    ],
+)
+def test_limits_of_slurm_and_containers_are_known(tmp_path, own, files, expected):
+    """What each control group above the process leaves; files that can be dropped do not count as used."""
+    for folder, contents in files.items():
+        (tmp_path / folder).mkdir(exist_ok=True, parents=True)
+        for name, text in contents.items():
+            (tmp_path / folder / name).write_text(text)
+    (tmp_path / "own").write_text(own)
+    assert list(node_memory._of_groups(tmp_path, tmp_path / "own")) == expected
+    assert list(node_memory._of_groups(tmp_path, tmp_path / "missing")) == []
+
+
+@pytest.mark.parametrize(
+    ("machine", "groups", "expected"),
+    [([500], [350, 800], 350), ([300], [350], 300), ([], [350], 350), ([300], [-5], 0), ([], [], None)],
+)
+def test_the_least_is_what_is_available(monkeypatch, machine, groups, expected):
+    """Of the machine and all groups; None if nothing is told."""
+    monkeypatch.setattr(node_memory, "_of_machine", lambda: iter(machine))
+    monkeypatch.setattr(node_memory, "_of_groups", lambda: iter(groups))
+    assert available_bytes() == expected
+    assert room_for_rank(sharing=2) == (None if expected is None else expected // 2)
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    with open("/proc/self/statm") as file:
+        return 4096 * int(file.read().split()[1])
+
+
+def test_a_table_is_allocated_once_and_filled_as_clients_come():
+    """400 MB for all clients, at one place for good; only rows in use take memory."""
+    before = resident()
+    kept = ClientMemory(("a",), 100_000, 1, torch.zeros(1000))
+    where = kept._tables["a"].data_ptr()
+    for first in range(0, 1000, 100):
+        clients = np.arange(first, first + 100)
+        kept.store(clients, {"a": torch.ones(100, 1000)})
+    assert resident() - before < 100e6
+    assert kept._tables["a"].data_ptr() == where
+    assert kept._tables["a"].shape == (100_000, 1000)
+    assert kept.fetch(np.array([999, 1000]))["a"].sum(dim=1).tolist() == [1000.0, 0.0]
+    # On another device the whole table is there at once, so that it cannot fail to fit in mid-run.
+    assert ClientMemory(("a",), 7, 1, torch.zeros(3, device="meta"))._tables["a"].shape == (7, 3)

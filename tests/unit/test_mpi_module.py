@@ -259,3 +259,10 @@ def test_missing_gpu_is_a_user_error(gpus, count, available):
         UserError, match=r'run\.device = "cuda": no CUDA device is visible.*; use "auto" or "cpu"'
     ):
         choose_device("cuda", 0)
+
+
+def test_messages_stay_below_two_gigabytes():
+    """A chunk of 8-byte numbers has fewer than 2**31 bytes, the most that older MPIs can count."""
+    from fedmpi.mpi import comm
+
+    assert 8 * comm._CHUNK < 2**31

@@ -88,6 +88,19 @@ def test_the_file_holds_every_rank():
         ([gpu(0, "n1", 0)], ["n1: 2 GPUs are visible, 1 used: each rank uses one GPU"]),
         ([gpu(0, "n1", 0, 1), cpu(1, "n2")], ["ranks on A100 and CPU: different kinds of devices round"]),
         ([cpu(0, note="odd"), cpu(1, note="odd")], ["odd"]),
+        ([gpu(n, "n1", 0, 1) for n in range(3)], ["3 ranks share a GPU (cuda:0 of n1)"]),
+        (
+            [replace(gpu(n, "n1", n % 2), takes_turns=True) for n in range(4)],
+            ["2 ranks share a GPU (cuda:0 of n1); without MPS they take turns: use one rank a GPU"],
+        ),
+        ([replace(gpu(n, "n1", 0, 1), gpu=f"id{n}", takes_turns=True) for n in range(2)], []),
+        (
+            [gpu(0, "n1", 0, 1), replace(gpu(1, "n2", 0, 1), name="V100")],
+            [
+                "ranks on A100 and V100: different kinds of devices round differently, so the bits "
+                "depend on which rank trains which client; choose one kind (SLURM: --constraint"
+            ],
+        ),
     ],
 )
 def test_what_is_likely_not_meant(places, expected):

@@ -13,7 +13,7 @@ import pytest
 
 import fedmpi
 from fedmpi.results.groups import group_runs
-from fedmpi.results.report import collect
+from fedmpi.results.report import collect, sections
 from fedmpi.results.report.page import make_page
 from fedmpi.storage.files import replacing
 from tests.support.run_files import create_run, finished_run
@@ -144,6 +144,18 @@ def test_phases_of_each_rank(tmp_path):
         file.attrs["phases"] = '[{"local SGD": 3.0, "idle": 1.0, "in all": 6.0, "memory_mb": 10.0}]'
     (rank,) = collect.phases(fedmpi.load_run(path))
     assert rank["other"] == 2.0
+    assert rank["device_memory_mb"] == 0.0
+    assert "GPU memory" not in sections.timing(group_runs([fedmpi.load_run(path)]))
+    with replacing(path, copy=True) as file:  # memory is not a phase
+        file.attrs["phases"] = (
+            '[{"local SGD": 4.0, "in all": 6.0, "memory_mb": 10.0, "device_memory_mb": 5000.0}]'
+        )
+    (rank,) = collect.phases(fedmpi.load_run(path))
+    assert rank["other"] == 2.0
+    text = sections.timing(group_runs([fedmpi.load_run(path)]))
+    assert "GPU memory MB" in text
+    assert "5,000" in text
+    assert "device_memory_mb" not in text
     with replacing(path, copy=True) as file:
         file.attrs["phases"] = '{"a": 1}'
     assert collect.phases(fedmpi.load_run(path)) == []

@@ -76,6 +76,16 @@ def test_a_result_file_is_read(name, rounds, ranks):
     assert run.eval["train_loss"].is_monotonic_decreasing
 
 
+def test_keys_that_came_later_have_the_values_that_were_in_effect(folder):
+    """Runs of both versions, equal in all else, belong together: tables and groups see no difference."""
+    run = fedmpi.load_run(folder / "scaffold.h5")
+    assert "deterministic" not in run.attributes["config"]
+    assert (run.config["run"]["deterministic"], run.config["run"]["tf32"]) == (True, False)
+    table = fedmpi.load_runs(folder / "scaffold.h5")
+    assert set(table["run.deterministic"]) == {True}
+    assert set(table["run.tf32"]) == {False}
+
+
 def test_values_that_version_01_wrote():
     """Numbers as they stand in the file: a reader that mixes columns up is found out."""
     run = fedmpi.load_run(DATA / "scaffold-8-rounds.h5")

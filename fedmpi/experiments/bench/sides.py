@@ -40,12 +40,16 @@ class Job:
     num_test: int
 
     def config(self, num_clients: int = 250) -> Config:
-        """fedmpi's config of the job. The values of pixels do not matter for speed: they are synthetic."""
+        """fedmpi's config of the job. The values of pixels do not matter for speed: they are synthetic.
+
+        On the CPU, also where there is a GPU, as the plain loop is.
+        """
         channels, height, width = self.shape
         text = f"""
             [run]
             num_rounds = 1_000_000
             eval_every = 0
+            device = "cpu"
             [data]
             dataset = "synthetic"
             shape = [{channels}, {height}, {width}]
@@ -225,12 +229,18 @@ class _Kernels(TorchDispatchMode):
 
 def kernel_seconds(simulation: Simulation) -> float:
     """The convolutions and matrix products of one local step, each repeated alone: the lower limit."""
-    model = simulation.model
-    images, labels = torch.randn(16, *simulation.data.shape), torch.zeros(16, dtype=torch.int64)
+    model, (images, labels) = simulation.model, _minibatch(simulation)
     with _Kernels() as kernels:
         model.gradient(torch.nn.functional.cross_entropy(model.forward(images), labels))
     with torch.no_grad():
         return sum(float(np.mean(_timed(30, call))) for call in kernels.calls)
+
+
+def _minibatch(simulation: Simulation) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images and labels of a local step, where the model is."""
+    device = simulation.model.values.device
+    images = torch.randn(16, *simulation.data.shape, device=device)
+    return images, torch.zeros(16, dtype=torch.int64, device=device)
 
 
 def _timed(count: int, call: Callable[[], object]) -> list[float]:
@@ -246,8 +256,7 @@ def step_flop(simulation: Simulation) -> int:
     """FLOP of one local step, counted by torch on the operations that are run."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    model, data = simulation.model, simulation.data
-    images, labels = torch.randn(16, *data.shape), torch.zeros(16, dtype=torch.int64)
+    model, (images, labels) = simulation.model, _minibatch(simulation)
     with FlopCounterMode(display=False) as counter:
         loss = torch.nn.functional.cross_entropy(model.module(images), labels)
         torch.autograd.grad(loss, model.parameters)

@@ -11,7 +11,7 @@ from fedmpi.errors import UserError
 from fedmpi.results.groups import Group
 from fedmpi.results.plots.style import COLOURS, tidy
 from fedmpi.results.report.collect import phases
-from fedmpi.storage.columns import IDLE, IN_ALL, MEMORY
+from fedmpi.storage.columns import BESIDE_PHASES, IDLE, IN_ALL
 from fedmpi.storage.reader import Run
 
 _MOST_PANELS = 4
@@ -78,7 +78,7 @@ def draw_timing(groups: Sequence[Group]) -> object:
         width_ratios=[1.6, 1],
     )  # fmt: skip
     names = list(dict.fromkeys(n for _, run in shown for rank in phases(run) for n in rank))
-    names = [name for name in names if name not in (IN_ALL, MEMORY)]
+    names = [name for name in names if name not in BESIDE_PHASES]
     left = np.zeros(len(shown))
     for number, name in enumerate(names):
         seconds = np.array([np.mean([rank.get(name, 0.0) for rank in phases(run)]) for _, run in shown])

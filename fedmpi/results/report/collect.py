@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedmpi.results.groups import Group
-from fedmpi.storage.columns import DIVERGED, IN_ALL, MEMORY, RUNNING, STOPPED
+from fedmpi.storage.columns import BESIDE_PHASES, DIVERGED, IN_ALL, RUNNING, STOPPED
 from fedmpi.storage.reader import Run
 
 METRICS = {
@@ -132,9 +132,9 @@ def phases(run: Run) -> list[dict[str, float]]:
         ranks = json.loads(run.attributes.get("phases", "[]"))
         result = []
         for rank in ranks:
-            named = {k: float(v) for k, v in rank.items() if k not in (IN_ALL, MEMORY)}
+            named = {k: float(v) for k, v in rank.items() if k not in BESIDE_PHASES}
             named["other"] = max(float(rank[IN_ALL]) - sum(named.values()), 0.0)
-            result.append({**named, IN_ALL: float(rank[IN_ALL]), MEMORY: float(rank[MEMORY])})
+            result.append({**named, **{k: float(rank.get(k, 0.0)) for k in BESIDE_PHASES}})
     except (ValueError, TypeError, KeyError, AttributeError):  # of another version
         return []
     return result

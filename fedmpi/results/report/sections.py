@@ -13,7 +13,7 @@ import numpy as np
 from fedmpi.results.groups import Group, value_text
 from fedmpi.results.report import collect
 from fedmpi.results.text import duration
-from fedmpi.storage.columns import DONE, IN_ALL, MEMORY
+from fedmpi.storage.columns import BESIDE_PHASES, DEVICE_MEMORY, DONE, IN_ALL, MEMORY
 from fedmpi.storage.reader import Run
 from fedmpi.storage.runs import flat_config
 
@@ -148,7 +148,7 @@ def timing(groups: Sequence[Group]) -> str:
             if not ranks:
                 continue
             label = run_label(group, run)
-            kinds = [k for k in dict.fromkeys(k for r in ranks for k in r) if k not in (IN_ALL, MEMORY)]
+            kinds = [k for k in dict.fromkeys(k for r in ranks for k in r) if k not in BESIDE_PHASES]
             for kind in kinds:
                 names.setdefault(kind, len(names))
             total = float(np.mean([r[IN_ALL] for r in ranks])) or 1e-9
@@ -162,11 +162,14 @@ def timing(groups: Sequence[Group]) -> str:
                 f'<tr><td>{escape(label)}</td><td class="n">{duration(total)}</td>'
                 f'<td class="bar"><div>{bar}</div></td></tr>'
             )
-            head = ["Rank", *kinds, IN_ALL, "memory MB"]
+            memory = {MEMORY: "memory MB", DEVICE_MEMORY: "GPU memory MB"}
+            if not any(r[DEVICE_MEMORY] for r in ranks):
+                del memory[DEVICE_MEMORY]
+            head = ["Rank", *kinds, IN_ALL, *memory.values()]
             table = [
                 [_cell(str(i), i)]
                 + [_cell(f"{r.get(k, 0.0):.2f}", r.get(k, 0.0)) for k in [*kinds, IN_ALL]]
-                + [_cell(f"{r['memory_mb']:,.0f}", r["memory_mb"])]
+                + [_cell(f"{r[k]:,.0f}", r[k]) for k in memory]
                 for i, r in enumerate(ranks)
             ]
             details.append(
