@@ -3,6 +3,8 @@
 # and what was skipped and why.
 #   bash jobs/test.sh               everything; MPI tests on Open MPI, and on 2 ranks of MPICH
 #   bash jobs/test.sh --mpi mpich   the MPI tests on 1 to 4 ranks of MPICH, nothing else
+#   bash jobs/test.sh --device cuda the tests of tests/accelerator on this machine's GPU instead of a simulated
+#                                   one, with determinism, memory over 200 rounds and speed; nothing else
 # Any other argument goes to every pytest call.
 # shellcheck disable=SC2317  # `part` calls functions by their names
 set -euo pipefail
@@ -10,7 +12,14 @@ EXTRAS="test"
 # shellcheck source=jobs/setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$ROOT"
-only_mpich=
+only_mpich='' only_gpu=''
+if [ "${1:-}" = --device ]; then
+  case ${2:-} in
+    cuda) only_gpu=yes FEDMPI_TEST_DEVICE=cuda; export FEDMPI_TEST_DEVICE ;;
+    *) fail "--device ${2:-}: expected cuda" ;;
+  esac
+  shift 2
+fi
 if [ "${1:-}" = --mpi ]; then
   case ${2:-} in
     mpich) only_mpich=yes ;;
@@ -61,6 +70,15 @@ mpi_tests() {
     --with-mpi --require-mpi-tests "${some[@]}" "$@"
 }
 
+# The whole path on a GPU, on some ranks: accelerator_tests RANKS [PYTEST ARGUMENT]... A process of its own, since
+# the simulated GPU changes torch. On several ranks only what they do together.
+accelerator_tests() {
+  local ranks=$1 some=(); shift
+  [ "$ranks" = 1 ] || some=(-m mpi)
+  timeout 900 mpirun -n "$ranks" python -m pytest tests/accelerator --junitxml "$report" --with-mpi \
+    "${some[@]}" "$@"
+}
+
 # A second environment with MPICH that borrows everything else from the first: one MPI per environment.
 mpich="$ROOT/.venv-mpich"
 install_mpich() {
@@ -72,6 +90,14 @@ install_mpich() {
     -c constraints.txt mpi4py mpich
   touch "$mpich/.installed"
 }
+
+if [ -n "$only_gpu" ]; then
+  started=$SECONDS
+  for ranks in 1 2; do
+    part "GPU, $ranks ranks" accelerator_tests "$ranks" "$@"
+  done
+  finish
+fi
 
 install_mpich
 if [ -n "$only_mpich" ]; then
@@ -111,6 +137,9 @@ for ranks in 2 3 4; do
   part "MPI tests, Open MPI -n $ranks" mpi_tests "$VENV" "$ranks" "$@"
 done
 part "MPI tests, MPICH -n 2" mpi_tests "$mpich" 2 "$@"
+for ranks in 1 2; do
+  part "simulated GPU, -n $ranks" accelerator_tests "$ranks" "$@"
+done
 
 # fedmpi under mpirun, seen from outside. By file: tests of one share runs that take their time.
 part "launch tests" tests tests/launch -n 2 --dist loadfile "$@"

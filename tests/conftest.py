@@ -15,6 +15,12 @@ from tests.support.configs import SMALL
 Command = Callable[..., subprocess.CompletedProcess]
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """tests/accelerator changes torch for the whole process: only where it is asked for by name."""
+    is_asked_for = any("accelerator" in str(argument) for argument in config.args)
+    return True if collection_path.name == "accelerator" and not is_asked_for else None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Doctests of the package fedmpi/mpi run like all others: pytest-mpi takes its name for a marker."""

@@ -18,7 +18,10 @@ from fedmpi.data.partition import ClientLabels, Partition, make_partition
 from fedmpi.data.prepared import Dataset
 from fedmpi.data.shard import ClientData, DataInfo
 from fedmpi.data.sources import load_dataset
+from fedmpi.errors import UserError
 from fedmpi.mpi import Comm
+from fedmpi.mpi.device import ranks_sharing
+from fedmpi.mpi.node_memory import room_for_rank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +61,23 @@ def _owned_rows(partition: Partition, rank: int, size: int) -> np.ndarray:
     sizes, first = partition.sizes[owned], partition.offsets[owned]
     within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return partition.order[np.repeat(first, sizes) + within]
+
+
+def _check_gpu_room(
+    header: _Header, num_owned: int, num_evaluated: int, device: torch.device, sharing: int
+) -> None:
+    """Refuse data that do not fit into this rank's part of its GPU, and show the arithmetic."""
+    room = room_for_rank(device, sharing) if device.type == "cuda" else None
+    sample = int(np.prod(header.shape)) * np.dtype(header.input_dtype).itemsize + 8
+    needed = sample * (num_owned + num_evaluated)
+    if room is not None and needed > room:
+        shared = f" to each of its {sharing} ranks" if sharing > 1 else ""
+        raise UserError(
+            f"data on the GPU of a rank: {num_owned:,} samples of its clients to train on + "
+            f"{num_evaluated:,} for evaluation, x {sample:,} bytes = {needed / 1e6:,.1f} MB; "
+            f"{room / 1e6:,.1f} MB are available{shared}; use more GPUs, run.eval_train_samples, or "
+            'run.device = "cpu"'
+        )
 
 
 def load_shards(
@@ -106,6 +126,13 @@ def load_shards(
     subset = None
     if config.run.eval_train_samples is not None:
         subset = stratified(header.train_labels, config.run.eval_train_samples, config.run.seed)
+
+    # On a GPU all of this must fit.
+    num_owned = len(_owned_rows(partition, comm.rank, comm.size))
+    evaluated = len(header.train_labels if subset is None else subset), len(header.test_labels)
+    num_evaluated = sum(len(eval_rows(n, comm.rank, comm.size, block)[1]) for n in evaluated)
+    sharing = ranks_sharing(comm, device)
+    comm.try_on_all(lambda: _check_gpu_room(header, num_owned, num_evaluated, device, sharing))
 
     # The samples of this rank's clients, and what all ranks know.
     clients = ClientData(

@@ -181,6 +181,8 @@ class ResultFile(Output):
 
         # The status tells readers that the run is over.
         attributes = {"status": outcome.status, "phases": json.dumps(outcome.phases)}
+        if simulation.training.recorded:  # on a GPU
+            attributes["recorded"] = simulation.training.recorded
         with self._clock(OUTPUT):
             if is_checkpoint:
                 self._checkpoint(simulation, **attributes)

@@ -13,6 +13,9 @@ from torch import Tensor
 from fedmpi.data.ownership import owner_of, place_of
 from fedmpi.errors import UserError
 from fedmpi.mpi.node_memory import room_for_rank
+from fedmpi.mpi.pinned import Upload
+
+_MOST_RUNS = 32
 
 
 class ClientMemory:
@@ -30,20 +33,27 @@ class ClientMemory:
         self._row_of = np.full(num_owned if names else 0, -1)
         self._clients: list[int] = []
         self._tables = {name: _zeros(num_owned, like) for name in names}
+        self._sent = Upload(torch.int64, like.device) if like.device.type == "cuda" else None
+        self._last: tuple[np.ndarray, Tensor] | None = None  # row numbers, and the same on the device
 
     def fetch(self, clients: np.ndarray) -> dict[str, Tensor]:
         """Copies of the rows of some of this rank's clients, in that order."""
         if not self._names:
             return {}
-        rows = self._rows(clients)
-        return {name: table[rows] for name, table in self._tables.items()}
+        rows = self._on_device(self._rows(clients))
+        return {name: table.index_select(0, rows) for name, table in self._tables.items()}
 
     def store(self, clients: np.ndarray, local: dict[str, Tensor]) -> None:
         """Put rows back."""
         if self._names:
             rows = self._rows(clients)
+            runs = _runs(rows) if self._sent else []
             for name, table in self._tables.items():
-                table[rows] = local[name]
+                if 0 < len(runs) <= _MOST_RUNS:  # on a GPU; setting rows by index is a sort there
+                    for here, there in runs:
+                        table[there].copy_(local[name][here])
+                else:
+                    table[self._on_device(rows)] = local[name]
 
     def dump(self) -> dict[str, np.ndarray]:
         """Everything, for a checkpoint: the client ids, and their rows of each table."""
@@ -58,7 +68,7 @@ class ClientMemory:
             rows = {name: torch.from_numpy(dumped[name][own]).to(self._like) for name in self._names}
             self.store(dumped["clients"][own], rows)
 
-    def _rows(self, clients: np.ndarray) -> Tensor:
+    def _rows(self, clients: np.ndarray) -> np.ndarray:
         """The clients' row numbers; who has none gets the next one."""
         # The next rows for clients that have none.
         places = place_of(clients, self._num_ranks)
@@ -67,7 +77,28 @@ class ClientMemory:
             first = len(self._clients)
             self._row_of[place_of(new, self._num_ranks)] = np.arange(first, first + len(new))
             self._clients += new.tolist()
-        return torch.from_numpy(self._row_of[places]).to(self._like.device)
+        return self._row_of[places]
+
+    def _on_device(self, rows: np.ndarray) -> Tensor:
+        """Row numbers beside the tables; a round stores the rows that it fetched."""
+        if self._sent is None:
+            return torch.from_numpy(rows)
+        if self._last is None or not np.array_equal(rows, self._last[0]):
+            self._last = rows, self._sent.put(rows)
+        return self._last[1]
+
+
+def _runs(rows: np.ndarray) -> list[tuple[slice, slice]]:
+    """Neighbouring rows as slices: where they are in the list, and in the table.
+
+    >>> _runs(np.array([4, 5, 6, 2]))
+    [(slice(0, 3, None), slice(4, 7, None)), (slice(3, 4, None), slice(2, 3, None))]
+    """
+    ends = [*(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), len(rows)]
+    begins = [0, *ends[:-1]]
+    return [
+        (slice(a, b), slice(int(rows[a]), int(rows[a]) + b - a)) for a, b in zip(begins, ends, strict=True)
+    ]
 
 
 def _zeros(count: int, like: Tensor) -> Tensor:

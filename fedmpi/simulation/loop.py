@@ -24,7 +24,7 @@ from fedmpi.mpi import Comm
 from fedmpi.participation import make_participation
 from fedmpi.simulation.aggregate import NonFiniteUpdateError
 from fedmpi.simulation.cadence import is_due
-from fedmpi.simulation.clock import Stopwatch, peak_memory_mb
+from fedmpi.simulation.clock import Stopwatch, peak_device_memory_mb, peak_memory_mb
 from fedmpi.simulation.evaluate import Evaluator
 from fedmpi.simulation.outcome import Listener, Outcome, Output, divergence
 from fedmpi.simulation.probe import Probe
@@ -34,6 +34,7 @@ from fedmpi.simulation.stopping import StopRequest
 from fedmpi.simulation.training import Training
 from fedmpi.storage.checkpoint import Checkpoint
 from fedmpi.storage.columns import (
+    DEVICE_MEMORY,
     DIVERGED,
     DONE,
     EVALUATION,
@@ -196,7 +197,12 @@ class Simulation:
             stop_code=self.stop_code if status == STOPPED else 0,
             divergence=diverged,
             phases=self.comm.gather(
-                {**self.clock.seconds, IN_ALL: self.clock.elapsed_here, MEMORY: peak_memory_mb()}
+                {
+                    **self.clock.seconds,
+                    IN_ALL: self.clock.elapsed_here,
+                    MEMORY: peak_memory_mb(),
+                    DEVICE_MEMORY: peak_device_memory_mb(self.model.values.device),
+                }
             ),
         )
         output.finish(self, outcome)

@@ -22,11 +22,12 @@ from fedmpi.models import may_be_random
 from fedmpi.models.engines import Engine
 from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
+from fedmpi.mpi.device import ranks_sharing
 from fedmpi.simulation.aggregate import Reduced, WeightedSum, wave_size
 from fedmpi.simulation.client import rows_of
 from fedmpi.simulation.client_tables import ClientMemory, check_room
 from fedmpi.simulation.clock import Stopwatch
-from fedmpi.simulation.gpu_client import make_trainer
+from fedmpi.simulation.gpu_client import GpuTrainer, make_trainer
 from fedmpi.simulation.lending import Loans
 from fedmpi.simulation.plan import assign
 from fedmpi.simulation.rank_report import RankReport
@@ -75,7 +76,9 @@ class Training:
         # The clients' tables, if they fit into memory.
         num_owned = len(owned_by(comm.rank, comm.size, info.partition.num_clients))
         size = len(tables), num_owned, model.num_params, model.values.element_size()
-        comm.try_on_all(lambda: check_room(config.algorithm.name, *size))
+        device = model.values.device
+        sharing = ranks_sharing(comm, device)
+        comm.try_on_all(lambda: check_room(config.algorithm.name, *size, device=device, sharing=sharing))
         self.memory = ClientMemory(tables, num_owned, comm.size, model.values)
 
     def train(self, method: Method, state: ServerState, current: Round, report: RankReport) -> Reduced:
@@ -193,6 +196,14 @@ class Training:
             for name in method.broadcasts
         }
         return {"update": updates, **memory, **scratch, **sent}
+
+    @property
+    def recorded(self) -> str:
+        """Whether local steps were recorded on a GPU, or why not; empty on a CPU."""
+        if not isinstance(self.trainer, GpuTrainer):
+            return ""
+        why_not = self.trainer.recordings.why_not
+        return f"no: {why_not}" if why_not else f"yes: {len(self.trainer.recordings)} programs"
 
     def end_interval(self, method: Method, state: ServerState) -> ServerState:
         """Collective. What a method does with its tables when an interval of P rounds ends."""

@@ -1,11 +1,12 @@
 """The device that these tests run on: a real GPU where torch has CUDA, else the simulated one.
 
-Installing the simulated device changes torch for the whole process: these tests are run by themselves, by
-`bash jobs/test.sh`, or with --accelerator.
+Installing the simulated device changes torch for the whole process: run these tests by themselves, as
+`bash jobs/test.sh` does. With FEDMPI_TEST_DEVICE=cuda only a real GPU will do.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,11 @@ from fedmpi.mpi.world import session
 from tests.accelerator import simulated_gpu
 
 IS_REAL = torch.backends.cuda.is_built() and torch.cuda.is_available()
+if os.environ.get("FEDMPI_TEST_DEVICE") == "cuda" and not IS_REAL:
+    raise pytest.UsageError(
+        f"--device cuda: torch {torch.__version__} sees no CUDA device; check nvidia-smi, CUDA_VISIBLE_DEVICES "
+        "and that torch is a CUDA build"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -175,7 +175,7 @@ def test_dense_layers_are_recognised():
         ("auto", dense(5, 4), False, False, "batched"),
         ("auto", dense(5, 4), True, True, "batched"),
         ("auto", cnn(), False, False, "loop"),
-        ("auto", cnn(), True, False, "batched"),
+        ("auto", cnn(), True, False, "loop"),
         ("auto", cnn(), True, True, "loop"),
         ("auto", nn.Linear(4000, 4000), True, False, "loop"),
         ("loop", dense(5, 4), False, False, "loop"),
@@ -183,7 +183,7 @@ def test_dense_layers_are_recognised():
     ],
 )
 def test_the_engine_is_chosen_by_rule(wanted, module, on_cuda, is_random, expected):
-    """Dense models are batched, others on a GPU unless they are large or random; the config overrides."""
+    """Dense models are batched, all others trained client by client; the config overrides."""
     model = FlatModel(module, torch.float32, CPU)
     engine = choose_engine(wanted, model, on_cuda=on_cuda, is_random=is_random)
     assert engine.name == expected

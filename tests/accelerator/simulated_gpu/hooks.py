@@ -79,6 +79,7 @@ def _patch_torch_cuda() -> None:
         name="simulated GPU", uuid="51371a7e-0000", total_memory=memory.free_and_total()[1]
     )
     cuda.mem_get_info = lambda device=None: memory.free_and_total()
+    cuda.memory_reserved = cuda.memory_allocated = lambda device=None: memory.live_bytes()
     cuda.max_memory_allocated = lambda device=None: memory.peak_bytes()
     cuda.synchronize = lambda device=None: streams.wait("synchronize")
     cuda.Stream, cuda.Event = streams.Stream, streams.Event
