@@ -92,6 +92,8 @@ install_mpich() {
 }
 
 if [ -n "$only_gpu" ]; then
+  python -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' ||
+    fail "--device cuda: torch sees no CUDA device; check nvidia-smi, CUDA_VISIBLE_DEVICES, and that torch is a CUDA build"
   started=$SECONDS
   for ranks in 1 2; do
     part "GPU, $ranks ranks" accelerator_tests "$ranks" "$@"

@@ -25,6 +25,7 @@ batch_size = 8
 """
 CNN = ('model.name="cnn-fashion"', "data.shape=[1,28,28]", "data.train_samples=280", "run.num_rounds=2")
 LOOP = 'algorithm.engine="loop"'
+OWN = "tests.accelerator.own_code"
 METHODS = (
     "mifa", "fedau", "fedvarp", "scaffold", "amplified-scaffold", "fedprox", "fedadam", "fedyogi",
     "fedavgm", "focus",
@@ -52,6 +53,13 @@ CASES: dict[str, tuple[str, ...]] = {
         'model.name="quadratic"', 'data.dataset="quadratic"', "data.num_clients=3", "data.noise_std=0.1",
         "data.centers=[[0.0, 1.0], [2.0, 3.0], [1.0, 0.5]]", "participation.clients_per_round=2",
         "algorithm.batch_size=0",
+    ),
+    "dropout": (f'model.name="{OWN}:dropout"',),
+    "frozen parameters": (f'model.name="{OWN}:frozen"',),
+    "a large model": (f'model.name="{OWN}:large"', "run.num_rounds=3", "participation.clients_per_round=3"),
+    "a method for numbers": (f'algorithm.name="{OWN}:Heavy"',),
+    "a method for numbers, loop": (
+        f'algorithm.name="{OWN}:Heavy"', LOOP, 'algorithm.lr_schedule="inverse"',
     ),
     "always": ('participation.availability="always"',),
     "periodic": (

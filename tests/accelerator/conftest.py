@@ -19,8 +19,8 @@ from tests.accelerator import simulated_gpu
 IS_REAL = torch.backends.cuda.is_built() and torch.cuda.is_available()
 if os.environ.get("FEDMPI_TEST_DEVICE") == "cuda" and not IS_REAL:
     raise pytest.UsageError(
-        f"--device cuda: torch {torch.__version__} sees no CUDA device; check nvidia-smi, CUDA_VISIBLE_DEVICES "
-        "and that torch is a CUDA build"
+        f"--device cuda: torch {torch.__version__} sees no CUDA device; check nvidia-smi, "
+        "CUDA_VISIBLE_DEVICES, and that torch is a CUDA build"
     )
 
 
