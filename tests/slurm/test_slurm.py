@@ -1,14 +1,8 @@
-"""Job scripts on a real SLURM: two virtual nodes on this machine, started and stopped by these tests.
-
-They need root, and Debian's slurm packages or apt to install them; elsewhere they are skipped, visibly.
-"""
+"""Job scripts on a real SLURM: two virtual nodes on this machine, started and stopped by these tests."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
@@ -19,64 +13,11 @@ import fedmpi
 from fedmpi.experiments.job_script import Request, job_script
 from fedmpi.results.compare import first_difference
 from fedmpi.storage.checkpoint import find_checkpoints
-from tests.support.configs import ROOT, SLOW, SWEEP
+from tests.support.configs import SLOW, SWEEP
 from tests.support.jobs import SECONDS, has_rounds, seconds_since_the_fault, wait_until
+from tests.support.slurm import Cluster, needs_slurm
 
-HERE = Path(__file__).parent
-can_run = os.geteuid() == 0 and (shutil.which("slurmctld") or shutil.which("apt-get"))
-pytestmark = pytest.mark.skipif(not can_run, reason="a real SLURM needs root and Debian's packages")
-
-
-class Cluster:
-    """Two nodes, and what one does with them."""
-
-    def __init__(self) -> None:
-        self.state = Path(tempfile.mkdtemp(prefix="fedmpi-slurm-"))
-        self.state.chmod(0o755)  # munge wants all folders above its socket open
-        self.environment = os.environ | {"VSLURM_DIR": str(self.state), "VSLURM_GPUS": "0"}
-        started = subprocess.run(
-            ["bash", HERE / "start-slurm.sh", "2"], env=self.environment, capture_output=True, text=True,
-            timeout=300,
-        )  # fmt: skip
-        if started.returncode != 0:
-            self.stop()
-            pytest.skip(f"SLURM did not start: {started.stderr.strip()}")
-        text = subprocess.run(
-            ["bash", "-c", f". {self.state}/env.sh && env -0"], env=self.environment, capture_output=True,
-            text=True, check=True,
-        ).stdout  # fmt: skip
-        self.environment = dict(entry.split("=", 1) for entry in text.split("\0") if entry)
-        self.environment["PYTHONPATH"] = str(ROOT)
-        # Made for one machine: mpirun would fill the first node.
-        self.environment.pop("PRTE_MCA_rmaps_default_mapping_policy", None)
-
-    def stop(self) -> None:
-        subprocess.run(["bash", HERE / "stop-slurm.sh"], env=self.environment, check=True, timeout=60)
-        shutil.rmtree(self.state, ignore_errors=True)
-
-    def call(self, *command: object, folder: Path | None = None, **extra: str) -> str:
-        done = subprocess.run(
-            list(map(str, command)), cwd=folder, env=self.environment | extra, timeout=60,
-            capture_output=True, text=True,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-        return done.stdout.strip()
-
-    def submit(
-        self, folder: Path, request: Request, *options: str, sleep: float = 0.0, **extra: str
-    ) -> str:
-        (folder / "job.sh").write_text(job_script(request))
-        options = ("--parsable", "--output=log", "--mem-per-cpu=100", *options)
-        extra = {"FEDMPI_TEST_SLEEP": str(sleep), **extra}
-        return self.call("sbatch", *options, "job.sh", folder=folder, **extra)
-
-    def wait(self, job: str, folder: Path, seconds: float = 120) -> str:
-        """Until the job has left the queue; its log."""
-        limit = time.monotonic() + seconds
-        while self.call("squeue", "-h", "-j", job):
-            assert time.monotonic() < limit, (folder / "log").read_text()
-            time.sleep(0.2)
-        return (folder / "log").read_text()
+pytestmark = needs_slurm
 
 
 @pytest.fixture(scope="module")
