@@ -35,7 +35,7 @@ class DeviceDraws:
         self._data = data
         self._integers = Upload(torch.int64, device)
         self._reals = Upload(data.normalise.dtype, device)
-        self._where: dict[int, tuple[Tensor, Tensor | None, Tensor | None]] = {}  # by client
+        self._places: dict[int, int] = {}  # of clients among those of the round
 
     def room(self, count: int, batch: int, *, is_full: bool, steps: int) -> Samples:
         """Memory for `count` clients with minibatches of `batch` samples."""
@@ -60,31 +60,41 @@ class DeviceDraws:
         crops = [self._crops(work, steps) for work in works] if self._data.augment else []
         noise = [self._noise(work, steps) for work in works] if self._data.noise_std else []
         integers = self._integers.put(_joined([*positions, *crops], np.int64))
-        reals = self._reals.put(_joined(noise, np.float64))
 
-        # Where each client's part lies.
-        parts = iter(integers.split([part.size for part in [*positions, *crops]]))
-        where = [next(parts) for _ in works]
-        cropped = [next(parts) for _ in crops] or [None] * len(works)
-        noises = list(reals.split([part.size for part in noise])) if noise else [None] * len(works)
-        self._where = {
-            work.client: found for work, *found in zip(works, where, cropped, noises, strict=True)
-        }
+        # Client after client in each; a group is a piece of it.
+        self._ends = np.cumsum([0, *(len(part) for part in positions)])
+        self._places = {work.client: place for place, work in enumerate(works)}
+        self._positions, self._crop_values = integers.split(
+            [int(self._ends[-1]), sum(c.size for c in crops)]
+        )
+        self._noise_values = self._reals.put(_joined(noise, np.float64))
+        self._noise_ends = np.cumsum([0, *(part.size for part in noise)])
 
     def fill(self, group: Sequence[Work], samples: Samples) -> None:
-        """Put the samples of a group into the first rows of a program's memory."""
-        for place, work in enumerate(group):
-            positions, crops, noise = self._where[work.client]
-            if work.samples is not None:  # borrowed, with its samples
-                samples.inputs[place].copy_(work.samples[0])
-                samples.labels[place].copy_(work.samples[1])
-            else:
-                torch.index_select(self._data.inputs, 0, positions, out=samples.inputs[place])
-                torch.index_select(self._data.labels, 0, positions, out=samples.labels[place])
-            if crops is not None:
-                samples.crops[place].copy_(crops.view_as(samples.crops[place]))
-            if noise is not None:
-                samples.noise[place].copy_(noise.view_as(samples.noise[place]))
+        """Put the samples of a group, clients that were sent one after another, into a program's memory."""
+        first, count = self._places[group[0].client], len(group)
+        last = first + count
+        num_own = sum(work.samples is None for work in group)
+
+        # Own clients, which come first, in one pass; borrowed ones brought their samples along.
+        if num_own:
+            positions = self._positions[self._ends[first] : self._ends[first + num_own]]
+            for source, target in (
+                (self._data.inputs, samples.inputs),
+                (self._data.labels, samples.labels),
+            ):
+                torch.index_select(source, 0, positions, out=target[:num_own].flatten(0, 1))
+        for place, work in enumerate(group[num_own:], start=num_own):
+            samples.inputs[place].copy_(work.samples[0])
+            samples.labels[place].copy_(work.samples[1])
+
+        # Crops and noise of all of them.
+        if samples.crops is not None:
+            size = samples.crops[0].numel()
+            samples.crops[:count].view(-1).copy_(self._crop_values[size * first : size * last])
+        if samples.noise is not None:
+            values = self._noise_values[self._noise_ends[first] : self._noise_ends[last]]
+            samples.noise[:count].view(-1).copy_(values)
 
     def _crops(self, work: Work, steps: int) -> np.ndarray:
         streams = (

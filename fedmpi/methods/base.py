@@ -68,7 +68,7 @@ def add_scaled(target: Any, values: Any, factor: Rate) -> None:
     if isinstance(factor, float):
         target.add_(values, alpha=factor)
     else:
-        target.addcmul_(values, factor)
+        target.addcmul_(values, factor.to(target.dtype))
 
 
 class Method:

@@ -107,10 +107,10 @@ class WeightedSum:
             bounds = torch.stack([torch.stack(torch.aminmax(part, dim=1)).double() for part in rows])
             found[:, mine] = bounds.abs().amax(dim=1).cpu().numpy()
         elif len(mine):
-            for place, part in enumerate(rows):
+            for largest, part in zip(found, rows, strict=True):
                 # Row by row, to avoid a copy of all rows.
                 bounds = torch.stack([torch.stack(torch.aminmax(row)) for row in part])
-                found[place, mine] = bounds.abs().amax(dim=1).double().numpy()
+                largest[mine] = bounds.abs().amax(dim=1).double().numpy()
         found[~np.isfinite(found)] = np.inf  # a nan would be lost in a maximum over ranks
         return found
 
@@ -146,7 +146,7 @@ class WeightedSum:
 
         # Second collective: the sums in fixed point, with exponents that fit all clients.
         with clock(REDUCTION):
-            largest = [float((weights * peaks[0]).max(initial=0)), *peaks[1:].max(axis=1, initial=0)]
+            largest = [(weights * peaks[0]).max(initial=0), *(p.max(initial=0) for p in peaks[1:])]
             exponents = [exact.common_exponent(float(value), len(clients)) for value in largest]
             own = [weights[mine], *[np.ones(len(mine))] * (len(rows) - 1)]
             # The last entry counts the nanoseconds that all ranks computed.
@@ -217,12 +217,15 @@ class WeightedSum:
     ) -> None:
         """Add this rank's rows to the totals, which are zero."""
         # On a GPU all rows at once, with factors that are sent in one copy.
-        factors = np.concatenate([np.ldexp(w, e) for w, e in zip(weights, exponents, strict=True)])
-        if self._on_gpu and np.isfinite(factors).all():
-            parts = self._factors.put(factors).split([len(part) for part in rows])
-            for total, part, factor in zip(totals, rows, parts, strict=True):
-                exact.add_all(total[:-1], part, factor)
-            return
+        if self._on_gpu:
+            factors = np.concatenate([np.ldexp(w, e) for w, e in zip(weights, exponents, strict=True)])
+            if np.isfinite(factors).all():
+                parts = self._factors.put(factors).split([len(part) for part in rows])
+                for total, part, factor in zip(totals, rows, parts, strict=True):
+                    exact.add_all(total[:-1], part, factor)
+                return
+
+        # Otherwise row by row.
         for total, part, weight, exponent in zip(totals, rows, weights, exponents, strict=True):
             exact.add_contributions(total[:-1], part, weight.tolist(), exponent)
 

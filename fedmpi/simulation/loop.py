@@ -6,7 +6,6 @@ a rank without work contributes zeros. Only rank 0 accumulates, amplifies and wr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -23,9 +22,9 @@ from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
 from fedmpi.participation import make_participation
 from fedmpi.simulation.aggregate import NonFiniteUpdateError
-from fedmpi.simulation.cadence import is_due
 from fedmpi.simulation.clock import Stopwatch, peak_device_memory_mb, peak_memory_mb
 from fedmpi.simulation.evaluate import Evaluator
+from fedmpi.simulation.observer import Observer
 from fedmpi.simulation.outcome import Listener, Outcome, Output, divergence
 from fedmpi.simulation.probe import Probe
 from fedmpi.simulation.rank_report import RankReport
@@ -37,13 +36,11 @@ from fedmpi.storage.columns import (
     DEVICE_MEMORY,
     DIVERGED,
     DONE,
-    EVALUATION,
     IDLE,
     IN_ALL,
     MEMORY,
     REDUCTION,
     STOPPED,
-    THEORY,
 )  # fmt: skip
 
 _NOWHERE = Output()
@@ -67,8 +64,6 @@ class Simulation:
         # Data, model and participation; an error on any rank is raised on all.
         clients, self.train_set, self.test_set, self.data = load_shards(comm, config, device)
         self.model = comm.try_on_all(lambda: self._build_model(device))
-        self.evaluate_train = Evaluator(comm, self.model, self.train_set)
-        self.evaluate_test = Evaluator(comm, self.model, self.test_set)
         self.participation = comm.try_on_all(
             lambda: make_participation(config, self.data.partition.num_clients, self.data.labels),
         )
@@ -90,6 +85,8 @@ class Simulation:
             stays_on_device=self._stays_on_device,
         )  # fmt: skip
         self.probe = Probe(comm, self.model, clients, self.data.partition.num_clients)
+        evaluators = Evaluator(comm, self.model, self.train_set), Evaluator(comm, self.model, self.test_set)
+        self.observer = Observer(config, *evaluators, self.probe, self.clock)
 
         # All ranks take x_0 from rank 0: a user's model function may draw other numbers on each rank.
         initial = self.model.initial.copy()
@@ -210,7 +207,7 @@ class Simulation:
 
     def _after_round(self, output: Output, listener: Listener) -> None:
         """Collective. Evaluate, report progress and store, whatever is due."""
-        self._evaluate_if_due(output, listener)
+        self.observer.evaluate_if_due(self.completed, self.state.global_params, output, listener)
         listener.round_done(self.completed)
         output.after_round(self, checkpoint=self._checkpoint_due)
 
@@ -223,7 +220,7 @@ class Simulation:
         clients, weights = self.participation.weights(t)
         clients, weights = method.participants(self.state, t, clients, weights)
         current = Round(t, clients, weights, self.config.local_lr_at(t))
-        self._observe_if_due(current, output)
+        self.observer.theory_if_due(current, self.state.global_params, output)
 
         # Lines 3-8: participants take I local steps from x_t; their updates are summed over all ranks.
         report = RankReport(stop=self.stop.code, wants_checkpoint=output.wants_checkpoint(t + 1))
@@ -243,13 +240,13 @@ class Simulation:
         if method.interval_ends(state, t):
             is_amplification = self.config.amplification_at(t) != 1
             if is_amplification:
-                self._evaluate_amplification(output, t + 1, state.global_params, is_after=False)
+                self.observer.evaluate_amplification(t + 1, state.global_params, output, is_after=False)
             if is_amplification and self.comm.is_root:
                 state = method.amplify(state, t)
             if is_amplification:
                 with self.clock(REDUCTION):
                     broadcast(self.comm, state.global_params)
-                self._evaluate_amplification(output, t + 1, state.global_params, is_after=True)
+                self.observer.evaluate_amplification(t + 1, state.global_params, output, is_after=True)
             state = self.training.end_interval(method, method.restart(state, t))
         self.state = state
 
@@ -271,50 +268,5 @@ class Simulation:
                 "participation", round=t, client=clients, weight=weights, update_max=reduced.update_max
             )
 
-    def _evaluate_if_due(self, output: Output, listener: Listener) -> None:
-        """Collective. Evaluate x_t after `completed` rounds, if the config asks for it."""
-        # Which sets are due; both after the last round.
-        run, completed = self.config.run, self.completed
-        every = run.eval_train_every if run.eval_train_every is not None else run.eval_every
-        is_last = completed == run.num_rounds
-        on_train = is_last or is_due(completed, every)
-        on_test = is_last or is_due(completed, run.eval_every)
-        if not on_train and not on_test:
-            return
-
-        # A set that is not due is nan in the row.
-        nothing, x = (math.nan, math.nan), self.state.global_params
-        with self.clock(EVALUATION):
-            train = self.evaluate_train(x) if on_train else nothing
-            test = self.evaluate_test(x) if on_test else nothing
-        row = {"round": completed, **_metrics(train, test), "wall_time_s": self.clock.elapsed}
-        output.add("eval", **row)
-        listener.evaluated(row)
-
-    def _evaluate_amplification(
-        self, output: Output, completed: int, x: np.ndarray, *, is_after: bool
-    ) -> None:
-        """Collective. Evaluate x just before or just after an amplification, if the config asks for it."""
-        if not self.config.run.eval_at_amplification:
-            return
-        with self.clock(EVALUATION):
-            train = self.evaluate_train(x)
-            test = self.evaluate_test(x)
-        output.add("amplification", round=completed, is_after=is_after, **_metrics(train, test))
-
-    def _observe_if_due(self, current: Round, output: Output) -> None:
-        """Collective. |grad f|^2 and the divergences at x_t, for the participants of round t."""
-        if not is_due(current.t, self.config.run.record_theory_every):
-            return
-        with self.clock(THEORY):
-            observed = self.probe.observe(self.state.global_params, current.clients, current.weights)
-        output.add("theory", round=current.t, **observed)
-
     def _comm_seconds(self) -> float:
         return self.clock.seconds[IDLE] + self.clock.seconds[REDUCTION]
-
-
-def _metrics(train: tuple[float, float], test: tuple[float, float]) -> dict[str, float]:
-    """(loss, accuracy) of both sets under the names of the result file."""
-    names = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
-    return dict(zip(names, (*train, *test), strict=True))

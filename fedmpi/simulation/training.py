@@ -91,9 +91,13 @@ class Training:
         is_full = method.uses_full_data(current.t)
         self._data.batch_size = 0 if is_full else self._config.algorithm.batch_size
 
-        # Wave by wave.
+        # All in one wave, or wave by wave.
         parts, clients = [], current.clients
-        for first in range(0, max(len(clients), 1), self._wave_size):  # once even without clients
+        if len(clients) <= self._wave_size:
+            reduced = self._train_wave(method, state, current, report)
+            self.minibatches_drawn[clients] += self._config.algorithm.local_steps
+            return reduced
+        for first in range(0, len(clients), self._wave_size):
             wave = slice(first, first + self._wave_size)
             some = replace(current, clients=clients[wave], weights=current.weights[wave])
             parts.append(self._train_wave(method, state, some, report))
@@ -131,17 +135,22 @@ class Training:
 
         # Own clients first, while the samples of borrowed ones arrive; in groups, all at once.
         first = 0 if self._in_groups else num_own
-        with self._clock(LOCAL_SGD):
-            failure = self._train_rows(slice(first), local, works, method, current)
+        failure = None
+        if first:
+            with self._clock(LOCAL_SGD):
+                failure = self._train_rows(slice(first), local, works, method, current)
 
         # Then the borrowed ones.
-        with self._clock(LENDING):
-            works[num_own:] = [
-                replace(work, samples=self._loans.receive(work.client, steps)) for work in works[num_own:]
-            ]
-        with self._clock(LOCAL_SGD):
-            failure = failure or self._train_rows(slice(first, None), local, works, method, current)
-            if not failure:
+        if first < len(works):
+            with self._clock(LENDING):
+                works[num_own:] = [
+                    replace(work, samples=self._loans.receive(work.client, steps))
+                    for work in works[num_own:]
+                ]
+            with self._clock(LOCAL_SGD):
+                failure = failure or self._train_rows(slice(first, None), local, works, method, current)
+        if not failure:
+            with self._clock(LOCAL_SGD):
                 method.finish_clients(local, current)
 
         # Buffers are free again; the owners keep what their clients remember.

@@ -43,7 +43,7 @@ def simulate(
             simulation.run_round(t)
             counts.append(Counter(simulated_gpu.counts))
             trajectory.append(np.array(simulation.global_params))
-        evaluated = simulation.evaluate_test(simulation.state.global_params)
+        evaluated = simulation.observer.on_test(simulation.state.global_params)
     return Ran(simulation, trajectory, evaluated, counts)
 
 

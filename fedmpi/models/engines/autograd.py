@@ -38,7 +38,7 @@ class OneByOne:
         def add(inputs: Tensor, labels: Tensor, scale: Scale) -> None:
             loss = sample_losses(model.forward(inputs[0]), labels[0]).mean()
             if isinstance(scale, Tensor):
-                target[0].addcmul_(self._in_one_piece(model.gradient(loss)), scale)
+                target[0].addcmul_(self._in_one_piece(model.gradient(loss)), scale.to(target.dtype))
             else:
                 torch._foreach_add_(parts, model.gradient(loss), alpha=scale)
 

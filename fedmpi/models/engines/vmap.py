@@ -48,7 +48,7 @@ class Vectorised:
             values = [gradients[names[i]][:count] for i in trained]
             if isinstance(scale, Tensor):
                 for part, value in zip(parts, values, strict=True):
-                    part.addcmul_(value, scale)
+                    part.addcmul_(value, scale.to(part.dtype))
             else:
                 torch._foreach_add_(parts, values, alpha=scale)
 

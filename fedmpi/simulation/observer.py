@@ -1,0 +1,67 @@
+"""What is looked at between and within rounds, when it is due: evaluations, and the terms of the theory."""
+
+from __future__ import annotations
+
+import math
+
+from fedmpi.config import Config
+from fedmpi.methods import Round
+from fedmpi.simulation.aggregate import Vector
+from fedmpi.simulation.cadence import is_due
+from fedmpi.simulation.clock import Stopwatch
+from fedmpi.simulation.evaluate import Evaluator
+from fedmpi.simulation.outcome import Listener, Output
+from fedmpi.simulation.probe import Probe
+from fedmpi.storage.columns import EVALUATION, THEORY
+
+
+class Observer:
+    """Evaluates x and measures gradients as the config asks for it; the run itself does not change."""
+
+    def __init__(
+        self, config: Config, on_train: Evaluator, on_test: Evaluator, probe: Probe, clock: Stopwatch
+    ) -> None:
+        self._run, self.on_train, self.on_test = config.run, on_train, on_test
+        self._probe, self._clock = probe, clock
+
+    def evaluate_if_due(self, completed: int, x: Vector, output: Output, listener: Listener) -> None:
+        """Collective. Evaluate x after `completed` rounds, if the config asks for it."""
+        # Which sets are due; both after the last round.
+        run = self._run
+        every = run.eval_train_every if run.eval_train_every is not None else run.eval_every
+        is_last = completed == run.num_rounds
+        train_is_due = is_last or is_due(completed, every)
+        test_is_due = is_last or is_due(completed, run.eval_every)
+        if not train_is_due and not test_is_due:
+            return
+
+        # A set that is not due is nan in the row.
+        nothing = math.nan, math.nan
+        with self._clock(EVALUATION):
+            train = self.on_train(x) if train_is_due else nothing
+            test = self.on_test(x) if test_is_due else nothing
+        row = {"round": completed, **_metrics(train, test), "wall_time_s": self._clock.elapsed}
+        output.add("eval", **row)
+        listener.evaluated(row)
+
+    def evaluate_amplification(self, completed: int, x: Vector, output: Output, *, is_after: bool) -> None:
+        """Collective. Evaluate x just before or just after an amplification, if the config asks for it."""
+        if not self._run.eval_at_amplification:
+            return
+        with self._clock(EVALUATION):
+            metrics = _metrics(self.on_train(x), self.on_test(x))
+        output.add("amplification", round=completed, is_after=is_after, **metrics)
+
+    def theory_if_due(self, current: Round, x: Vector, output: Output) -> None:
+        """Collective. |grad f|^2 and the divergences at x_t, for the participants of round t."""
+        if not is_due(current.t, self._run.record_theory_every):
+            return
+        with self._clock(THEORY):
+            observed = self._probe.observe(x, current.clients, current.weights)
+        output.add("theory", round=current.t, **observed)
+
+
+def _metrics(train: tuple[float, float], test: tuple[float, float]) -> dict[str, float]:
+    """(loss, accuracy) of both sets under the names of the result file."""
+    names = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
+    return dict(zip(names, (*train, *test), strict=True))
