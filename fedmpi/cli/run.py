@@ -65,6 +65,9 @@ def _carry_out(prepared: Prepared) -> int:
         if outcome.divergence:
             print(f"\nfedmpi: {outcome.divergence.sentence}; {outcome.divergence.remedy}")
         print(summary(path, outcome.phases), flush=True)
+        recorded = simulation.training.recorded
+        if recorded.startswith("no"):
+            print(f"  note     local steps were not recorded, but launched one by one ({recorded[4:]})")
         if outcome.status == STOPPED:
             print(
                 f"stopped after round {outcome.completed:,} ({outcome.stop_reason}); "
