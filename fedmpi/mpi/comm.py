@@ -87,7 +87,7 @@ class Comm:
 
         `values` is a contiguous array, or a CUDA tensor where the MPI library is CUDA-aware.
         """
-        for start in range(0, len(values), _CHUNK):
+        for start in range(0, len(values), _CHUNK) if self.size > 1 else ():
             self._world.Allreduce(self._mpi.IN_PLACE, values[start : start + _CHUNK], op=self._mpi.SUM)
 
     def broadcast(self, values: np.ndarray) -> None:

@@ -108,9 +108,7 @@ class WeightedSum:
             found[:, mine] = bounds.abs().amax(dim=1).cpu().numpy()
         elif len(mine):
             for largest, part in zip(found, rows, strict=True):
-                # Row by row, to avoid a copy of all rows.
-                bounds = torch.stack([torch.stack(torch.aminmax(row)) for row in part])
-                largest[mine] = bounds.abs().amax(dim=1).double().numpy()
+                largest[mine] = exact.magnitudes(part)
         found[~np.isfinite(found)] = np.inf  # a nan would be lost in a maximum over ranks
         return found
 
@@ -261,6 +259,13 @@ class WeightedSum:
 
         A failure on any rank is raised on all ranks.
         """
+        # One rank knows all.
+        if self._comm.size == 1:
+            if failure:
+                self._comm.fail_together(failure)
+            _refuse_non_finite(clients, weights * peaks)
+            return peaks, report
+
         # Report, plan and the values of a few clients in one message.
         plan, count = zlib.crc32(clients.tobytes() + weights.tobytes()), len(clients)
         # The length is fixed, so that ranks which disagree on the participants can still compare.

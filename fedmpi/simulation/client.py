@@ -21,6 +21,10 @@ from fedmpi.methods.base import Local, Rate, add_scaled
 from fedmpi.models.engines import Gradients
 from fedmpi.models.flat import aligned_rows
 
+Step = Callable[[Tensor, Tensor, Rate, Rate], None]
+
+_MOST_STEPS = 256
+
 
 class LocalTrainer:
     """Trains clients in groups of up to the engine's group size. On a CPU; see gpu_client.py for a GPU."""
@@ -41,6 +45,7 @@ class LocalTrainer:
         self._reseed = reseed  # a user's model may draw random numbers, in dropout for example
         self._after_step = after_step
         self._clip_norm = clip_norm
+        self._plain_steps: dict[tuple[int, int], Step] = {}  # by the place of the updates
 
     def train(
         self, local: Local, works: Sequence[Work], method: Method, current: Round, local_steps: int
@@ -86,25 +91,30 @@ class LocalTrainer:
     def _train_group(
         self, local: Local, group: Sequence[Work], method: Method, local_steps: int, local_lr: float
     ) -> None:
-        step = make_step(
-            self._gradients, self.start, local, method, local_lr, -local_lr, clip_norm=self._clip_norm
-        )
+        step = self._step(local, method)
         for minibatch in self.data.minibatches(group, local_steps):
-            step(*minibatch)
+            step(*minibatch, local_lr, -local_lr)
             self._after_step()
+
+    def _step(self, local: Local, method: Method) -> Step:
+        """A step on these rows. Plain SGD works on the updates alone, whose rows come again every round."""
+        if method.steps_by_itself or self._clip_norm is not None:
+            return make_step(self._gradients, self.start, local, method, clip_norm=self._clip_norm)
+        key = local["update"].data_ptr(), len(local["update"])
+        if key not in self._plain_steps:
+            if len(self._plain_steps) >= _MOST_STEPS:
+                self._plain_steps.clear()
+            self._plain_steps[key] = make_step(self._gradients, self.start, local, method, clip_norm=None)
+        return self._plain_steps[key]
 
 
 def make_step(
-    gradients: Gradients,
-    start: Tensor,
-    local: Local,
-    method: Method,
-    local_lr: Rate,
-    minus_lr: Rate,
-    *,
-    clip_norm: float | None,
-) -> Callable[[Tensor, Tensor], None]:
-    """One local step of a group: y = x + update; then update -= gamma * gradient at y."""
+    gradients: Gradients, start: Tensor, local: Local, method: Method, *, clip_norm: float | None
+) -> Step:
+    """One local step of a group: y = x + update; then update -= gamma * gradient at y.
+
+    It takes inputs, labels, gamma and -gamma.
+    """
     update = local["update"]
     local_params = gradients.local_params(len(update))
 
@@ -112,7 +122,7 @@ def make_step(
     if not method.steps_by_itself and clip_norm is None:
         add_gradient = gradients.adder(update)
 
-        def step(inputs: Tensor, labels: Tensor) -> None:
+        def step(inputs: Tensor, labels: Tensor, local_lr: Rate, minus_lr: Rate) -> None:
             torch.add(start, update, out=local_params)
             add_gradient(inputs, labels, minus_lr)
 
@@ -122,7 +132,7 @@ def make_step(
     gradient = aligned_rows(len(update), update.shape[1], update)
     add_gradient = gradients.adder(gradient)
 
-    def step_by_method(inputs: Tensor, labels: Tensor) -> None:
+    def step_by_method(inputs: Tensor, labels: Tensor, local_lr: Rate, minus_lr: Rate) -> None:
         torch.add(start, update, out=local_params)
         add_gradient(inputs, labels, 1.0)
         if clip_norm is not None:

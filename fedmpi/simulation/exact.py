@@ -15,12 +15,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 _CHUNK = 1 << 16
+_FEW = 1 << 12  # entries
 _ENTRIES_AT_ONCE = 1 << 25  # 256 MB of float64
 _MAX_EXPONENT = 1000  # 2.0**_MAX_EXPONENT is finite; contributions below 1e-280 may round to zero
+
+
+def magnitudes(rows: Tensor) -> np.ndarray:
+    """The largest magnitude in each row, nan where one holds a nan. On a CPU."""
+    if rows.numel() <= _FEW:  # quicker by numpy
+        return np.abs(rows.numpy()).max(axis=1)
+    # Row by row, to avoid a copy of all rows.
+    bounds = torch.stack([torch.stack(torch.aminmax(row)) for row in rows])
+    return bounds.abs().amax(dim=1).double().numpy()
 
 
 def common_exponent(largest: float, count: int) -> int:
@@ -38,9 +49,15 @@ def common_exponent(largest: float, count: int) -> int:
 
 def add_contributions(total: Tensor, updates: Tensor, weights: Sequence[float], exponent: int) -> None:
     """total += round(weight * update * 2**exponent) for each update, in int64; products in float64."""
+    # A few numbers are quicker by numpy.
+    factors = [_one_factor(weight, exponent) for weight in weights]
+    if updates.numel() <= _FEW and total.device.type == "cpu":
+        for update, (factor, rest) in zip(updates.numpy(), factors, strict=True):
+            total.numpy()[:] += np.rint(update.astype(np.float64) * factor * rest).astype(np.int64)
+        return
+
     # Buffers of one chunk; a GPU takes all at once.
     chunk = _CHUNK if total.device.type == "cpu" else len(total)
-    factors = [_one_factor(weight, exponent) for weight in weights]
     scaled = torch.empty(min(chunk, len(total)), dtype=torch.float64, device=total.device)
     rounded = torch.empty_like(scaled, dtype=torch.int64)
 

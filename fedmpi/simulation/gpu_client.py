@@ -22,10 +22,10 @@ from torch import Tensor
 from fedmpi.data.device_draws import DeviceDraws, Samples, crop_on_device
 from fedmpi.data.shard import ClientData, Work
 from fedmpi.methods import Method, Round
-from fedmpi.methods.base import Local
+from fedmpi.methods.base import Local, Rate
 from fedmpi.models.engines import Engine, Gradients, make_gradients
 from fedmpi.models.flat import FlatModel, aligned_rows
-from fedmpi.simulation.client import LocalTrainer, make_step, rows_of
+from fedmpi.simulation.client import LocalTrainer, Step, make_step, rows_of
 
 _MOST_RECORDINGS = 4
 _RECORDED_AT_USE = 3  # shapes that come once or twice are not worth a recording
@@ -137,17 +137,17 @@ class GpuTrainer(LocalTrainer):
             for name, value in local.items()
         }
         samples = self._draws.room(kind.count, kind.batch, is_full=kind.is_full, steps=local_steps)
-        rate, minus_rate = self._rates if kind.rate is None else (kind.rate, -kind.rate)
+        rates = tuple(self._rates) if kind.rate is None else (kind.rate, -kind.rate)
         lanes = self._lanes[: 1 if self._gradients.group_size > 1 else kind.count]
         share = kind.count // len(lanes)
         steps = [
             make_step(
                 lane.gradients, self.start, rows_of(memory, slice(share * i, share * (i + 1))), method,
-                rate, minus_rate, clip_norm=self._clip_norm,
+                clip_norm=self._clip_norm,
             )
             for i, lane in enumerate(lanes)
         ]  # fmt: skip
-        return Program(memory, samples, lanes, steps, kind.batch, self.data, is_full=kind.is_full)
+        return Program(memory, samples, lanes, steps, rates, kind.batch, self.data, is_full=kind.is_full)
 
 
 @dataclass(frozen=True)
@@ -166,14 +166,15 @@ class Program:
         memory: Local,
         samples: Samples,
         lanes: Sequence[Lane],
-        steps: Sequence[Callable[[Tensor, Tensor], None]],
+        steps: Sequence[Step],
+        rates: tuple[Rate, Rate],
         batch: int,
         data: ClientData,
         *,
         is_full: bool,
     ) -> None:
         self._memory, self._samples, self._lanes, self._steps = memory, samples, lanes, steps
-        self._data, self._is_full = data, is_full
+        self._data, self._is_full, self._rates = data, is_full, rates
         device = samples.labels.device
         self._number = torch.zeros(1, dtype=torch.int64, device=device)  # of the step
         self._first = torch.arange(batch, device=device)  # positions of the first minibatch
@@ -228,7 +229,7 @@ class Program:
         for index, (lane, step) in enumerate(zip(self._lanes, self._steps, strict=True)):
             lane.stream.wait_stream(main)
             with torch.cuda.stream(lane.stream):
-                step(*self._minibatch(slice(share * index, share * (index + 1)), where))
+                step(*self._minibatch(slice(share * index, share * (index + 1)), where), *self._rates)
         for lane in self._lanes:
             main.wait_stream(lane.stream)
         self._number.add_(1)

@@ -67,7 +67,7 @@ def test_a_wait_inside_a_recording(comm, simulated):
 
     def faulty(*args, **kwargs):
         step, update = whole(*args, **kwargs), args[2]["update"]
-        return lambda inputs, labels: (step(inputs, labels), float(update[0, 0]))
+        return lambda *given: (step(*given), float(update[0, 0]))
 
     with mock.patch.object(gpu_client, "make_step", faulty):
         ran = simulate(comm, simulated, (LOOP,), ROUNDS)
@@ -95,14 +95,14 @@ def test_memory_freed_after_recording(comm, simulated):
 
 def test_a_step_size_that_is_not_read_again(comm, simulated):
     """With a schedule the bits differ."""
-    whole = gpu_client.make_step
+    whole = gpu_client.Program.__init__
 
-    def faulty(gradients, start, local, method, rate, minus_rate, **kwargs):
-        return whole(gradients, start, local, method, float(rate), float(minus_rate), **kwargs)
+    def faulty(self, memory, samples, lanes, steps, rates, *args, **kwargs):
+        whole(self, memory, samples, lanes, steps, tuple(map(float, rates)), *args, **kwargs)
 
     overrides = ('algorithm.lr_schedule="inverse"', LOOP)
     assert same_bits(comm, simulated, overrides)
-    with mock.patch.object(gpu_client, "make_step", faulty):
+    with mock.patch.object(gpu_client.Program, "__init__", faulty):
         assert not same_bits(comm, simulated, overrides)
 
 

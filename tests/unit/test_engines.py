@@ -18,10 +18,13 @@ from fedmpi.data.partition import Partition
 from fedmpi.data.shard import ClientData, Work
 from fedmpi.methods import Method, Round
 from fedmpi.models.engines import Engine, choose_engine, make_gradients
+from fedmpi.models.engines.autograd import OneByOne
 from fedmpi.models.engines.dense import Dense, dense_layers
 from fedmpi.models.engines.layout import speed_up
+from fedmpi.models.engines.quadratic import ByHand
 from fedmpi.models.engines.vmap import Vectorised
 from fedmpi.models.flat import FlatModel
+from fedmpi.models.losses import Quadratic
 from fedmpi.simulation.client import LocalTrainer
 from tests.support.configs import SMALL
 
@@ -108,6 +111,26 @@ def test_engines_give_the_same_update(name, batch):
     for client in range(7):
         assert torch.linalg.norm(loop[client] - batched[client]) <= 1e-5 * torch.linalg.norm(loop[client])
         assert bool(loop[client].any()) == (sizes[client] > 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("batch", [1, 2, 3, 7, 20])
+def test_the_quadratic_by_hand_has_the_bits_of_autograd(batch, dtype):
+    """In any row of a group, for any size of minibatch."""
+    model = FlatModel(Quadratic([0.3, -1.7, 12.1]), dtype, CPU)
+    numbers = torch.Generator().manual_seed(batch)
+    centers = torch.randn((5, batch, 3), generator=numbers, dtype=dtype)
+    at = torch.randn((5, 3), generator=numbers, dtype=dtype)
+    labels = torch.zeros((5, batch), dtype=torch.int64)
+    by_hand, autograd = make_gradients(Engine("loop", ""), model), OneByOne(model)
+    assert isinstance(by_hand, ByHand)
+    updates, expected = torch.zeros((5, 3), dtype=dtype), torch.zeros((5, 3), dtype=dtype)
+    by_hand.local_params(5).copy_(at)
+    by_hand.adder(updates)(centers, labels, -0.1)
+    for row in range(5):
+        autograd.local_params(1).copy_(at[row : row + 1])
+        autograd.adder(expected[row : row + 1])(centers[row : row + 1], labels[:1], -0.1)
+    assert torch.equal(updates, expected)
 
 
 def test_engines_agree_to_the_last_digits_in_float64():

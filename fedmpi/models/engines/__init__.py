@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedmpi.models.engines.autograd import OneByOne, Scale
 from fedmpi.models.engines.dense import Dense, dense_layers
+from fedmpi.models.engines.quadratic import ByHand, is_quadratic
 from fedmpi.models.engines.vmap import Vectorised
 from fedmpi.models.flat import FlatModel
 
@@ -71,6 +72,8 @@ def choose_engine(wanted: str, model: FlatModel, *, on_cuda: bool, is_random: bo
 
 def make_gradients(engine: Engine, model: FlatModel) -> Gradients:
     """The computation behind an engine. "batched" is by hand for dense layers, by vmap for all others."""
+    if is_quadratic(model):
+        return ByHand(model)
     if engine.name == "loop":
         return OneByOne(model)
     layers = dense_layers(model.module)
