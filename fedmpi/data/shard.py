@@ -6,6 +6,7 @@ for any number of ranks.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -76,6 +77,13 @@ class ClientData:
         self._sizes = partition.sizes
         owned = self._sizes[owned_by(rank, self._num_ranks, partition.num_clients)]
         self._starts = np.cumsum(owned) - owned
+
+        # Whether samples are used as they are stored.
+        self._is_plain = (
+            normalise.scale is None
+            and normalise.dtype == self.inputs.dtype
+            and not (self.augment or self.noise_std)
+        )
 
         # Caches: a minibatch's memory, and the last shuffle.
         self._kept: Tensor | None = None
@@ -148,9 +156,16 @@ class ClientData:
 
         All clients of the group draw alike (`how_it_draws`). Inputs are valid until the next step.
         """
+        # All samples of a single client that need no change are used as they are.
+        batch, is_full = self.how_it_draws(group[0].client)
+        if is_full and len(group) == 1 and self._is_plain and group[0].samples is None:
+            first = int(self._starts[place_of(group[0].client, self._num_ranks)])
+            part = self.inputs[None, first : first + batch], self.labels[None, first : first + batch]
+            yield from itertools.repeat(part, count)
+            return
+
         # All samples of the group for all steps.
         raw, labels = self._draw_group(group, count)
-        batch, is_full = self.how_it_draws(group[0].client)
         buffer = self._buffer((len(group), batch, *raw.shape[2:]))
         if is_full:
             self.normalise(raw, buffer)

@@ -160,15 +160,14 @@ class ResultFile(Output):
         if not self._writer:
             return
 
-        # Rank 0 only.
-        x = simulation.global_params
+        # Rank 0 only; x is copied from a GPU only where it is needed.
         if is_due(simulation.completed, self._config.record_params_every):
-            self._writer.add_snapshot(simulation.completed, x)
+            self._writer.add_snapshot(simulation.completed, simulation.global_params)
         with self._clock(OUTPUT):
             if checkpoint:
                 self._checkpoint(simulation)
-            else:
-                self._writer.flush_if_due(x)
+            elif self._writer.is_flush_due:
+                self._writer.flush(simulation.global_params)
 
     def finish(self, simulation: Simulation, outcome: Outcome) -> None:
         """Collective. The last flush and checkpoint, and where each rank's time went."""

@@ -120,18 +120,18 @@ class Training:
         clients, begin = current.clients, time.perf_counter()
 
         # The clients that this rank trains, own before borrowed ones; and the arrays to train them on.
-        owners, trainers = self._plan(clients, may_lend=not method.tables)
-        mine = np.flatnonzero(trainers == self._comm.rank)
-        is_borrowed = owners[mine] != self._comm.rank
-        mine = np.concatenate([mine[~is_borrowed], mine[is_borrowed]])
-        num_own = len(mine) - int(is_borrowed.sum())
-        local = self._local(method, state, clients[mine])
-        works = [Work(n, int(self.minibatches_drawn[n])) for n in clients[mine].tolist()]
-        steps = self._config.algorithm.local_steps
+        steps, is_alone = self._config.algorithm.local_steps, self._comm.size == 1
+        mine, num_own, trainers = self._share(clients, may_lend=not method.tables)
+        own = clients[mine]
+        local = self._local(method, state, own)
+        works = [
+            Work(n, k) for n, k in zip(own.tolist(), self.minibatches_drawn[own].tolist(), strict=True)
+        ]
 
         # Start sending the samples of lent clients.
-        with self._clock(LENDING):
-            self._loans.start(clients, trainers, self.minibatches_drawn, steps)
+        if not is_alone:
+            with self._clock(LENDING):
+                self._loans.start(clients, trainers, self.minibatches_drawn, steps)
 
         # Own clients first, while the samples of borrowed ones arrive; in groups, all at once.
         first = 0 if self._in_groups else num_own
@@ -142,11 +142,12 @@ class Training:
 
         # Then the borrowed ones.
         if first < len(works):
-            with self._clock(LENDING):
-                works[num_own:] = [
-                    replace(work, samples=self._loans.receive(work.client, steps))
-                    for work in works[num_own:]
-                ]
+            if num_own < len(works):
+                with self._clock(LENDING):
+                    works[num_own:] = [
+                        replace(work, samples=self._loans.receive(work.client, steps))
+                        for work in works[num_own:]
+                    ]
             with self._clock(LOCAL_SGD):
                 failure = failure or self._train_rows(slice(first, None), local, works, method, current)
         if not failure:
@@ -154,10 +155,11 @@ class Training:
                 method.finish_clients(local, current)
 
         # Buffers are free again; the owners keep what their clients remember.
-        with self._clock(LENDING):
-            self._loans.finish()
+        if not is_alone:
+            with self._clock(LENDING):
+                self._loans.finish()
         if method.tables and not failure:
-            self.memory.store(clients[mine], local)
+            self.memory.store(own, local)
 
         # Sum the results of all ranks. On a GPU only the peaks show that training is complete.
         with self._clock(LOCAL_SGD):
@@ -183,6 +185,18 @@ class Training:
                 raise
             return error
         return None
+
+    def _share(self, clients: np.ndarray, *, may_lend: bool) -> tuple[np.ndarray, int, np.ndarray | None]:
+        """Which participants this rank trains, as indices, own before borrowed ones; how many it owns; who
+        trains whom, None if this rank is alone.
+        """
+        if self._comm.size == 1:
+            return np.arange(len(clients)), len(clients), None
+        owners, trainers = self._plan(clients, may_lend=may_lend)
+        mine = np.flatnonzero(trainers == self._comm.rank)
+        is_borrowed = owners[mine] != self._comm.rank
+        num_own = len(mine) - int(is_borrowed.sum())
+        return np.concatenate([mine[~is_borrowed], mine[is_borrowed]]), num_own, trainers
 
     def _plan(self, clients: np.ndarray, *, may_lend: bool) -> tuple[np.ndarray, np.ndarray]:
         """Owner and trainer of each participant, the same on every rank.

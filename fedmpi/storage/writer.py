@@ -72,10 +72,10 @@ class RunWriter:
         """x_t for /params."""
         self._snapshots.append((completed, global_params.copy()))
 
-    def flush_if_due(self, global_params: np.ndarray) -> None:
-        """Flush if the last flush was long enough ago to keep the cost below 1 % of the time."""
-        if time.monotonic() >= self._next_flush:
-            self.flush(global_params)
+    @property
+    def is_flush_due(self) -> bool:
+        """Whether the last flush was long enough ago to keep the cost below 1 % of the time."""
+        return time.monotonic() >= self._next_flush
 
     def flush(self, global_params: np.ndarray, **attributes: Any) -> None:
         """Write all rows, the model and changed attributes to disk."""

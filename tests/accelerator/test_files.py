@@ -84,6 +84,22 @@ def test_time_on_the_device_is_local_training(comm, simulated, folder):
     assert run.train["compute_time_s"].min() > 0
 
 
+def test_a_file_costs_one_more_wait_a_round(comm, simulated, folder):
+    """For the norm of what the round added; x itself is copied only when it is written."""
+    config = config_of("fedavg", "cuda", "run.num_rounds=20", "run.eval_every=20")
+    with settings_restored():
+        prepared = start(comm, config, folder / "a.h5")
+        simulation = prepared.simulation
+        simulation.run(prepared.file)
+        simulated_gpu.reset()
+        for t in range(20, 30):
+            simulation.run_round(t, prepared.file)
+            simulation.completed = t + 1
+            prepared.file.after_round(simulation, checkpoint=False)
+    assert simulated_gpu.counts["waits"] <= 10 * 2 + 2  # a flush may be due
+    assert simulated_gpu.counts["bytes_to_host"] <= 10 * (10 * 8 + 8) + 2 * 370 * 8
+
+
 def test_a_gpu_that_is_too_small_is_refused_with_the_arithmetic(comm, simulated, folder):
     """Before the first round: data, evaluation sets, tables, vectors."""
     simulated_gpu.set_limit(simulated_gpu.live_bytes() + 50_000)
