@@ -245,7 +245,7 @@ class Simulation:
                 state = method.amplify(state, t)
             if is_amplification:
                 with self.clock(REDUCTION):
-                    broadcast(self.comm, state.global_params)
+                    state = replace(state, global_params=broadcast(self.comm, state.global_params))
                 self.observer.evaluate_amplification(t + 1, state.global_params, output, is_after=True)
             state = self.training.end_interval(method, method.restart(state, t))
         self.state = state

@@ -49,11 +49,12 @@ def norm(vector: Vector) -> float:
     return float(squares.sum()) ** 0.5
 
 
-def broadcast(comm: Comm, vector: Vector) -> None:
-    """Collective. Copy rank 0's vector to all ranks, in place."""
-    if isinstance(vector, np.ndarray):
-        comm.broadcast(vector)
-    elif comm.size > 1:
-        values = on_host(vector)
-        comm.broadcast(values)
-        vector.copy_(torch.from_numpy(values))
+def broadcast(comm: Comm, vector: Vector) -> Vector:
+    """Collective. Rank 0's vector; elsewhere a new one: nobody writes into a vector that is in use."""
+    if comm.size == 1:
+        return vector
+    values = on_host(vector) if comm.is_root else np.empty(len(vector))
+    comm.broadcast(values)
+    if comm.is_root:
+        return vector
+    return values if isinstance(vector, np.ndarray) else torch.from_numpy(values).to(vector.device)

@@ -10,6 +10,7 @@ import pytest
 from fedmpi.config import validate
 from fedmpi.experiments.lifecycle import start
 from fedmpi.mpi import Comm
+from fedmpi.results.compare import first_difference
 from fedmpi.simulation import evaluate as evaluation
 from fedmpi.storage.reader import Run, load_run
 from tests.support.configs import SMALL
@@ -85,3 +86,23 @@ def test_idle_time_is_what_the_slowest_rank_leaves_to_the_others(comm, mpi_tmp_p
     assert compute.min() > 2 * 0.03  # a client's two steps
     assert (idle <= most + 1e-6).all()
     assert idle.median() >= 0.5 * most.median()
+
+
+def test_before_and_after_an_amplification_all_ranks_evaluate(comm, mpi_tmp_path):
+    """Rank 0 amplifies and the others get x from it: it is another vector for all of them."""
+    settings = (
+        "run.eval_every=1", "run.eval_at_amplification=true", "algorithm.amplify_every=2",
+        "algorithm.amplification=2.0",
+    )  # fmt: skip
+    together = results(comm, mpi_tmp_path / "together.h5", *settings)
+    first = comm.first(1)
+    alone = results(first, mpi_tmp_path / "alone.h5", *settings) if first else None
+    comm.barrier()
+    if not comm.is_root:
+        return
+    assert first_difference(together, alone) is None
+    before, after = (together.amplification[together.amplification.is_after == k] for k in (False, True))
+    assert len(before) == len(after) == 3
+    assert (before.train_loss.to_numpy() != after.train_loss.to_numpy()).all()
+    rows = together.eval.set_index("round").train_loss
+    np.testing.assert_array_equal(after.train_loss, rows[after["round"]])
