@@ -11,7 +11,7 @@ import ctypes
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -102,9 +102,43 @@ def choose_device(
         torch.use_deterministic_algorithms(deterministic)
         torch.utils.deterministic.fill_uninitialized_memory = False
         torch.backends.cudnn.benchmark = False
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+        for owner, name, off, on in _precision_controls():
+            setattr(owner, name, on if tf32 else off)
         torch.cuda.set_device(device)
+        _require_working_products(device)
     return device
+
+
+def _precision_controls() -> list[tuple[Any, str, Any, Any]]:
+    """Where torch keeps whether TF32 is allowed: owner, name, and the values for no and yes.
+
+    There are an old and a new way, and torch refuses to answer by the old one what was set by the new.
+    """
+    backends = torch.backends
+    try:
+        controls = [(owner, "allow_tf32", False, True) for owner in (backends.cuda.matmul, backends.cudnn)]
+        for owner, name, *_ in controls:
+            getattr(owner, name)
+    except RuntimeError:
+        owners = backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn
+        controls = [(owner, "fp32_precision", "ieee", "tf32") for owner in owners]
+    return controls
+
+
+def _require_working_products(device: torch.device) -> None:
+    """Refuse to go on where cuBLAS was started without the setting that makes it deterministic."""
+    if not torch.backends.cuda.is_built():  # a simulated GPU
+        return
+    try:
+        torch.mm(*torch.zeros((2, 1, 1), device=device))
+    except RuntimeError as error:
+        if "CUBLAS_WORKSPACE_CONFIG" not in str(error):
+            raise
+        raise UserError(
+            "matrix products on this GPU are not deterministic: the process computed one before "
+            "CUBLAS_WORKSPACE_CONFIG was :4096:8 or :16:8; set it before Python starts, or use "
+            "run.deterministic = false"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -115,8 +149,8 @@ def settings_restored() -> Iterator[None]:
     deterministic = torch.are_deterministic_algorithms_enabled()
     only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
     fills = utils.fill_uninitialized_memory
-    benchmark, tf32 = backends.cudnn.benchmark, backends.cudnn.allow_tf32
-    matmul_tf32 = backends.cuda.matmul.allow_tf32
+    benchmark = backends.cudnn.benchmark
+    precisions = [(owner, name, getattr(owner, name)) for owner, name, *_ in _precision_controls()]
     device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
     try:
         yield
@@ -125,8 +159,9 @@ def settings_restored() -> Iterator[None]:
         torch.set_flush_denormal(flushes)
         torch.use_deterministic_algorithms(deterministic, warn_only=only_warns)
         utils.fill_uninitialized_memory = fills
-        backends.cudnn.benchmark, backends.cudnn.allow_tf32 = benchmark, tf32
-        backends.cuda.matmul.allow_tf32 = matmul_tf32
+        backends.cudnn.benchmark = benchmark
+        for owner, name, value in precisions:
+            setattr(owner, name, value)
         if device is not None:
             torch.cuda.set_device(device)
 

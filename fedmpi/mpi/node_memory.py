@@ -18,13 +18,17 @@ _NAMES = (
 )
 
 
+_WORKSPACES = 512 << 20  # of cuBLAS for each stream, and of recordings
+
+
 def room_for_rank(device: torch.device | None = None, sharing: int = 1) -> int | None:
     """Bytes that each of the `sharing` ranks may still take on a device; None where nobody knows.
 
     A device other than a GPU, or none, means the memory of the node.
     """
     if device is not None and device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
+        free, total = torch.cuda.mem_get_info(device)
+        free -= min(_WORKSPACES, total // 16)
         # What torch keeps for later is free for this process too.
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return free // sharing + kept

@@ -88,7 +88,7 @@ def add_all(total: Tensor, updates: Tensor, factors: Tensor) -> None:
     """
     chunk = max(_ENTRIES_AT_ONCE // max(len(updates), 1), 1)
     for start in range(0, len(total), chunk):
-        scaled = updates[:, start : start + chunk].double() * factors[:, None]
+        scaled = updates[:, start : start + chunk] * factors[:, None]  # in float64, as the factors are
         total[start : start + chunk] += scaled.round_().long().sum(dim=0)
 
 

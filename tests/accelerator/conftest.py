@@ -16,6 +16,7 @@ from fedmpi.mpi import Comm
 from fedmpi.mpi.world import session
 from tests.accelerator import simulated_gpu
 
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read once, at the first matrix product
 IS_REAL = torch.backends.cuda.is_built() and torch.cuda.is_available()
 if os.environ.get("FEDMPI_TEST_DEVICE") == "cuda" and not IS_REAL:
     raise pytest.UsageError(

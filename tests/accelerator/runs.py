@@ -12,7 +12,7 @@ import torch
 
 from fedmpi.config import validate
 from fedmpi.mpi import Comm
-from fedmpi.mpi.device import settings_restored
+from fedmpi.mpi.device import choose_device, settings_restored
 from fedmpi.simulation import loop
 from fedmpi.simulation.loop import Simulation
 from tests.accelerator import simulated_gpu
@@ -34,8 +34,7 @@ def simulate(
 ) -> Ran:
     """Rounds without a file."""
     config = validate.parse(BASE, "base.toml", overrides)
-    with settings_restored():
-        torch.use_deterministic_algorithms(device.type == "cuda")
+    with as_in_a_run(device):
         simulation = Simulation(comm, config, device)
         trajectory, counts = [np.array(simulation.global_params)], []
         for t in range(rounds or config.run.num_rounds):
@@ -45,6 +44,14 @@ def simulate(
             trajectory.append(np.array(simulation.global_params))
         evaluated = simulation.observer.on_test(simulation.state.global_params)
     return Ran(simulation, trajectory, evaluated, counts)
+
+
+@contextmanager
+def as_in_a_run(device: torch.device):
+    """torch's settings as a run has them."""
+    with settings_restored():
+        choose_device(device.type, 0)
+        yield
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from fedmpi.data import shard
 from fedmpi.errors import ClientError
 from fedmpi.models.engines.autograd import OneByOne
 from fedmpi.mpi import pinned
-from fedmpi.simulation import gpu_client
+from fedmpi.simulation import gpu_client, gpu_program
 from fedmpi.simulation.aggregate import WeightedSum
 from tests.accelerator.cases import LOOP
 from tests.accelerator.runs import plain_layouts, simulate
@@ -80,14 +80,14 @@ def test_a_wait_inside_a_recording(comm, simulated):
 
 def test_memory_freed_after_recording(comm, simulated):
     """A recording keeps addresses, not memory."""
-    whole = gpu_client.Program.record
+    whole = gpu_program.Program.record
 
     def faulty(self, *args):
         whole(self, *args)
         self._first = None  # nobody else holds it
 
     with (
-        mock.patch.object(gpu_client.Program, "record", faulty),
+        mock.patch.object(gpu_program.Program, "record", faulty),
         pytest.raises(ClientError, match="freed since"),
     ):
         simulate(comm, simulated, (), ROUNDS)
@@ -95,27 +95,27 @@ def test_memory_freed_after_recording(comm, simulated):
 
 def test_a_step_size_that_is_not_read_again(comm, simulated):
     """With a schedule the bits differ."""
-    whole = gpu_client.Program.__init__
+    whole = gpu_program.Program.__init__
 
     def faulty(self, memory, samples, lanes, steps, rates, *args, **kwargs):
         whole(self, memory, samples, lanes, steps, tuple(map(float, rates)), *args, **kwargs)
 
     overrides = ('algorithm.lr_schedule="inverse"', LOOP)
     assert same_bits(comm, simulated, overrides)
-    with mock.patch.object(gpu_client.Program, "__init__", faulty):
+    with mock.patch.object(gpu_program.Program, "__init__", faulty):
         assert not same_bits(comm, simulated, overrides)
 
 
 def test_a_recording_that_leaves_a_trace(comm, simulated):
     """Steps of the warm-up that are not undone."""
-    whole = gpu_client.Program.fill
+    whole = gpu_program.Program.fill
 
     def faulty(self, local, rows, put_samples):
         before = self._memory["update"].clone()
         whole(self, local, rows, put_samples)
         self._memory["update"].copy_(before)
 
-    with mock.patch.object(gpu_client.Program, "fill", faulty):
+    with mock.patch.object(gpu_program.Program, "fill", faulty):
         assert not same_bits(comm, simulated, (LOOP,))
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 
-from tests.accelerator.cases import DIRICHLET
+from fedmpi.simulation import gpu_client
+from tests.accelerator.cases import DIRICHLET, LOOP
 from tests.accelerator.conftest import IS_REAL
-from tests.accelerator.runs import simulate
+from tests.accelerator.runs import as_in_a_run, simulate
 from tests.accelerator.test_budgets import PAPER
 
 pytestmark = pytest.mark.skipif(not IS_REAL, reason="needs a real GPU: bash jobs/test.sh --device cuda")
@@ -21,8 +24,9 @@ def test_memory_over_200_rounds(comm, device, model):
     simulation = simulate(comm, device, (*model, *DIRICHLET), 50).simulation
     torch.cuda.synchronize()
     before = torch.cuda.memory_reserved()
-    for t in range(50, 250):
-        simulation.run_round(t)
+    with as_in_a_run(device):
+        for t in range(50, 250):
+            simulation.run_round(t)
     torch.cuda.synchronize()
     assert torch.cuda.memory_reserved() <= 1.2 * before + (64 << 20)
 
@@ -40,9 +44,10 @@ def test_speed_of_the_papers_round(comm, device, capsys):
     simulation = simulate(comm, device, PAPER, 10).simulation
     torch.cuda.synchronize()
     begin, rounds = time.perf_counter(), 100
-    for t in range(10, 10 + rounds):
-        simulation.run_round(t)
-    torch.cuda.synchronize()
+    with as_in_a_run(device):
+        for t in range(10, 10 + rounds):
+            simulation.run_round(t)
+        torch.cuda.synchronize()
     rate = rounds / (time.perf_counter() - begin)
     with capsys.disabled():
         print(
@@ -50,3 +55,20 @@ def test_speed_of_the_papers_round(comm, device, capsys):
             f"{rate:.1f} rounds/s of the paper's job on {comm.size} ranks; "
             f"{torch.cuda.max_memory_allocated() / 1e6:.0f} MB"
         )
+
+
+def test_a_recording_that_fails_leaves_nothing_behind(comm, device):
+    """A step that waits for the device: the run goes on unrecorded, and the next one is recorded."""
+    whole = gpu_client.make_step
+
+    def faulty(*args, **kwargs):
+        step, update = whole(*args, **kwargs), args[2]["update"]
+        return lambda *given: (step(*given), update[0, 0].item())
+
+    with mock.patch.object(gpu_client, "make_step", faulty):
+        ran = simulate(comm, device, (LOOP,), 8)
+    assert ran.simulation.training.trainer.recordings.why_not
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    again = simulate(comm, device, (LOOP,), 8)
+    assert again.simulation.training.trainer.recordings.why_not == ""
+    assert np.array_equal(ran.trajectory[-1], again.trajectory[-1])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -311,3 +313,35 @@ def test_the_peak_of_a_gpu_is_told(monkeypatch):
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 3 * 2**20 * (device == GPU))
     assert peak_device_memory_mb(GPU) == 3.0
     assert peak_device_memory_mb(CPU) == 0.0
+
+
+def test_tf32_by_torch_s_new_names():
+    """torch refuses to answer by the old names what was set by the new: both are left as they were."""
+    code = """
+import torch
+from fedmpi.mpi.device import settings_restored
+controls = torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn
+for precision in ("tf32", "ieee"):
+    torch.backends.cuda.matmul.fp32_precision = precision
+    torch.backends.cudnn.conv.fp32_precision = torch.backends.cudnn.rnn.fp32_precision = "ieee"
+    before = [control.fp32_precision for control in controls]
+    with settings_restored():
+        for control in controls:
+            control.fp32_precision = "tf32" if precision == "ieee" else "ieee"
+    assert [control.fp32_precision for control in controls] == before, (precision, before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_products_that_cannot_be_deterministic_are_refused(monkeypatch):
+    """cuBLAS reads its setting once: a program that computed before is told what to do."""
+    message = "Deterministic behavior ... set CUBLAS_WORKSPACE_CONFIG=:4096:8 ..."
+
+    def refuse(*args: object) -> None:
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(torch, "mm", refuse)
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    with pytest.raises(UserError, match=r"set it before Python starts, or use run.deterministic = false"):
+        device._require_working_products(torch.device("cpu"))
