@@ -18,7 +18,7 @@ _NAMES = (
 )
 
 
-_WORKSPACES = 512 << 20  # of cuBLAS for each stream, and of recordings
+_WORKSPACES = 512 << 20  # of a rank: cuBLAS's for each stream, and those of recordings
 
 
 def room_for_rank(device: torch.device | None = None, sharing: int = 1) -> int | None:
@@ -28,10 +28,9 @@ def room_for_rank(device: torch.device | None = None, sharing: int = 1) -> int |
     """
     if device is not None and device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
-        free -= min(_WORKSPACES, total // 16)
         # What torch keeps for later is free for this process too.
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return free // sharing + kept
+        return max(free // sharing + kept - min(_WORKSPACES, total // 16), 0)
     room = available_bytes()
     return None if room is None else room // sharing
 

@@ -127,6 +127,7 @@ def gpu_memory(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (8 * 10**9, 10**12))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3 * 10**9)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 2 * 10**9)
+    monkeypatch.setattr(node_memory, "_WORKSPACES", 0)
 
 
 def test_tables_on_a_gpu_must_fit_there(monkeypatch, gpu_memory):
@@ -134,6 +135,9 @@ def test_tables_on_a_gpu_must_fit_there(monkeypatch, gpu_memory):
     monkeypatch.setattr(node_memory, "available_bytes", lambda: 10**15)
     assert room_for_rank(GPU) == 9 * 10**9
     assert room_for_rank(GPU, 4) == 3 * 10**9
+    with monkeypatch.context() as patch:  # what each rank needs besides
+        patch.setattr(node_memory, "_WORKSPACES", 10**9)
+        assert room_for_rank(GPU, 4) == 2 * 10**9
     check_room("scaffold", 1, 9_000, 250_000, 4, device=GPU)
     with pytest.raises(UserError) as refused:
         check_room("scaffold", 1, 10_000, 250_000, 4, device=GPU)
