@@ -158,7 +158,9 @@ FAULTS |= {
 def test_a_fault_ends_all_ranks_within_seconds(script, tmp_path, text, expected):
     """Whoever meets it, the job ends with a status that is not 0, and says why; starting is not counted."""
     done = script(PREAMBLE + text)
-    seconds = time.time() - float((tmp_path / "began").read_text())
+    ended = time.time()
+    assert (tmp_path / "began").exists(), done.stderr
+    seconds = ended - float((tmp_path / "began").read_text())
     assert done.returncode != 0
     assert "first done" in done.stdout  # what another rank printed last may be lost with the job
     assert expected in done.stderr
