@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 BASE = """
 [run]
 num_rounds = 4
@@ -25,7 +27,7 @@ batch_size = 8
 """
 CNN = ('model.name="cnn-fashion"', "data.shape=[1,28,28]", "data.train_samples=280", "run.num_rounds=2")
 LOOP = 'algorithm.engine="loop"'
-OWN = "tests.accelerator.own_code"
+OWN, DATA = "tests.accelerator.own_code", Path(__file__).parent / "data"
 METHODS = (
     "mifa", "fedau", "fedvarp", "scaffold", "amplified-scaffold", "fedprox", "fedadam", "fedyogi",
     "fedavgm", "focus",
@@ -71,6 +73,16 @@ CASES: dict[str, tuple[str, ...]] = {
         'participation.availability="markov"', "participation.to_active=0.4",
         "participation.to_inactive=0.3", 'participation.selection="all"',
     ),
+    "sinusoidal": (
+        'participation.availability="sinusoidal"', "participation.probability=0.5",
+        "participation.amplitude=0.4", "participation.rounds_per_day=3", 'participation.selection="all"',
+    ),
+    "trace": (
+        'participation.availability="trace"', f'participation.trace="{DATA}/trace.csv"',
+        'participation.selection="all"',
+    ),
+    "schedule": ('participation.selection="schedule"', f'participation.schedule="{DATA}/schedule.csv"'),
+    "an own function": (f'participation.availability="{OWN}:who"', 'participation.selection="all"'),
     "permuted": ('participation.selection="permutation"',),
     "dirichlet": DIRICHLET,
     "dirichlet, loop": (*DIRICHLET, LOOP),

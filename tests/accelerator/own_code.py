@@ -44,3 +44,8 @@ class Heavy(Method):
     def direction(self, state, current):
         """Clipped by numpy."""
         return np.clip(current.sums["weighted_sum"], -0.01, 0.01), {}
+
+
+def who(t, num_clients):
+    """Every third client, in turn; nobody in round 2."""
+    return [] if t == 2 else range(t % 3, num_clients, 3)
