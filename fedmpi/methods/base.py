@@ -11,12 +11,13 @@ remembers between rounds is kept by the rank that owns it (`tables`). Nothing he
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from fedmpi.config.keys import Config
+from fedmpi.config.records import replace
 from fedmpi.config.registry import METHODS
 
 method = METHODS  # `method(name, keys...)` registers a class

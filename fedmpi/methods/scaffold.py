@@ -7,11 +7,11 @@ mean of all c_n.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from fedmpi.config.records import replace
 from fedmpi.methods.base import Local, Method, Rate, Round, ServerState, Vectors, add_scaled, method
 
 

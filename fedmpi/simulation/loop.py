@@ -7,12 +7,12 @@ a rank without work contributes zeros. Only rank 0 accumulates, amplifies and wr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import torch
 
 from fedmpi.config import Config
+from fedmpi.config.records import replace
 from fedmpi.data.loading import load_shards
 from fedmpi.methods import Method, Round, ServerState, make_method
 from fedmpi.models import build_model, may_be_random

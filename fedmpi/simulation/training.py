@@ -7,12 +7,12 @@ does not depend on the rank that trains it, nor do the sums depend on the order.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import numpy as np
 import torch
 
 from fedmpi.config import Config
+from fedmpi.config.records import replace
 from fedmpi.data.ownership import owned_by, owner_of
 from fedmpi.data.shard import ClientData, DataInfo, Work
 from fedmpi.errors import ClientError

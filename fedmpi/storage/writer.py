@@ -211,9 +211,15 @@ def _append(group: h5py.Group, columns: tuple[Column, ...], rows: list[tuple]) -
     """Append what `RunWriter.add` collected."""
     if not rows:
         return
-    rows = [np.broadcast_arrays(*map(np.atleast_1d, row)) for row in rows]
-    for i, column in enumerate(columns):
-        block = np.concatenate([row[i] for row in rows])
+    lengths = [
+        max((len(value) for value in row if isinstance(value, np.ndarray)), default=1) for row in rows
+    ]
+    for column, values in zip(columns, zip(*rows, strict=True), strict=True):
+        # Arrays one after another, numbers repeated to fit.
+        if isinstance(values[0], np.ndarray):
+            block = np.concatenate(values)
+        else:
+            block = np.repeat(np.array(values), lengths)
         _extend(group[column.name], block)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from fedmpi.models.engines.autograd import Scale
@@ -37,7 +36,6 @@ class ByHand:
         """Adds scale * gradient to `target`, for all rows at once."""
         at = self._local_params[: len(target)].unsqueeze(1)
 
-        @torch.inference_mode()
         def add(centers: Tensor, labels: Tensor, scale: Scale) -> None:
             batch, gradient = centers.shape[1], at - centers
             gradient = gradient.squeeze(1) if batch == 1 else gradient.mul_(2).mul_(0.5 / batch).sum(dim=1)
