@@ -54,7 +54,7 @@ class DeviceDraws:
         """Draw for all these clients, and send what was drawn in one copy."""
         positions = [
             np.empty(0, np.int64) if work.samples is not None
-            else self._data.positions(work.client, work.drawn, steps)
+            else work.positions(steps)
             for work in works
         ]  # fmt: skip
         crops = [self._crops(work, steps) for work in works] if self._data.augment else []

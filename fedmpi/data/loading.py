@@ -139,10 +139,9 @@ def load_shards(
         config,
         partition,
         (comm.rank, comm.size),
-        take("train", lambda rank: _owned_rows(partition, rank, comm.size)),
-        header.train_labels[_owned_rows(partition, comm.rank, comm.size)],
+        torch.from_numpy(take("train", lambda rank: _owned_rows(partition, rank, comm.size))).to(device),
+        torch.from_numpy(header.train_labels[_owned_rows(partition, comm.rank, comm.size)]).to(device),
         normalise,
-        device,
     )
     info = DataInfo(
         name=header.name,

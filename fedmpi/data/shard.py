@@ -20,6 +20,8 @@ from fedmpi.data.evaluation import Normaliser
 from fedmpi.data.ownership import owned_by, place_of
 from fedmpi.data.partition import ClientLabels, Partition
 
+_AT_ONCE = 1 << 19  # numbers that are normalised at once: 2 MB of float32
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataInfo:
@@ -45,9 +47,32 @@ class DataInfo:
 class Work:
     """A client's part in a round: which minibatches come next, and their samples if it was lent."""
 
+    data: ClientData  # of the client's run
     client: int
     drawn: int  # minibatches drawn before
     samples: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def how_it_draws(self) -> tuple[int, bool]:
+        """Samples in a minibatch, and whether these are all that the client has."""
+        return self.data.how_it_draws(self.client)
+
+    def positions(self, count: int) -> np.ndarray:
+        """Where the samples of the next `count` minibatches are in `data.inputs`."""
+        return self.data.positions(self.client, self.drawn, count)
+
+
+class Room:
+    """Memory for minibatches, reused while the shape stays the same; the runs of a pack share one."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._kept = torch.empty(0, dtype=dtype, device=device)
+
+    def __call__(self, shape: tuple[int, ...]) -> Tensor:
+        """A tensor of this shape; what it held is lost."""
+        if self._kept.shape != shape:
+            self._kept = self._kept.new_empty(shape)
+        return self._kept
 
 
 class ClientData:
@@ -58,21 +83,25 @@ class ClientData:
         config: Config,
         partition: Partition,
         ranks: tuple[int, int],
-        inputs: np.ndarray,
-        labels: np.ndarray,
+        inputs: Tensor,
+        labels: Tensor,
         normalise: Normaliser,
-        device: torch.device,
+        *,
+        order: np.ndarray | None = None,
+        room: Room | None = None,
     ) -> None:
+        """`inputs` and `labels` are those of the rank's clients, client by client; with `order` they are in
+        any order, which it tells. `room` is shared with other runs.
+        """
         # Settings that minibatches depend on.
         self.seed = config.run.seed
         self.batch_size = config.algorithm.batch_size
         self.augment = config.data.augment
         self.noise_std = config.data.noise_std if config.data.dataset == "quadratic" else 0.0
 
-        # The samples, client by client, and where each client's begin.
-        self.inputs = torch.from_numpy(inputs).to(device)
-        self.labels = torch.from_numpy(labels).to(device)
-        self.normalise = normalise
+        # The samples, and where each client's begin.
+        self.inputs, self.labels, self.normalise = inputs, labels, normalise
+        self._order = order
         rank, self._num_ranks = ranks
         self._sizes = partition.sizes
         owned = self._sizes[owned_by(rank, self._num_ranks, partition.num_clients)]
@@ -83,10 +112,11 @@ class ClientData:
             normalise.scale is None
             and normalise.dtype == self.inputs.dtype
             and not (self.augment or self.noise_std)
+            and order is None
         )
 
         # Caches: a minibatch's memory, and the last shuffle.
-        self._kept: Tensor | None = None
+        self._room = room or Room(normalise.dtype, inputs.device)
         self._last_epoch: tuple[tuple[int, int], np.ndarray] | None = None
 
     def size(self, client: int) -> int:
@@ -107,8 +137,9 @@ class ClientData:
         """(inputs, labels) of an owned client, without augmentation or noise, in parts of up to `most`."""
         first = int(self._starts[place_of(client, self._num_ranks)])
         for start in range(first, first + self.size(client), most):
-            part = slice(start, min(start + most, first + self.size(client)))
-            yield self.normalise(self.inputs[part]), self.labels[part]
+            rows = np.arange(start, min(start + most, first + self.size(client)))
+            inputs, labels = self._take(self._where(rows))
+            yield self.normalise(inputs), labels
 
     def num_drawn(self, client: int, count: int) -> int:
         """Samples that `draw` gives; full batches are the same samples at every step."""
@@ -125,12 +156,12 @@ class ClientData:
     def positions(self, client: int, drawn: int, count: int) -> np.ndarray:
         """Where the samples of `draw` are in `inputs`."""
         size, batch = self.size(client), self.batch(client)
-        if batch == size:
-            rows = np.arange(size)
-        else:
-            numbers = range(drawn, drawn + count)
-            rows = np.concatenate([self._rows(client, size, batch, k) for k in numbers])
-        return rows + self._starts[place_of(client, self._num_ranks)]
+        rows = np.arange(size) if batch == size else self._rows(client, size, batch, drawn, count)
+        return self._where(rows + self._starts[place_of(client, self._num_ranks)])
+
+    def _where(self, rows: np.ndarray) -> np.ndarray:
+        """Where samples are in `inputs`, given their numbers client by client."""
+        return rows if self._order is None else self._order[rows]
 
     def _take(self, positions: np.ndarray) -> tuple[Tensor, Tensor]:
         index = torch.from_numpy(positions).to(self.inputs.device)
@@ -142,22 +173,24 @@ class ClientData:
         own = [work for work in group if work.samples is None]
         parts = [work.samples for work in group if work.samples is not None]
 
-        # Own clients, which come first, are read in one pass.
-        if own:
-            positions = np.concatenate([self.positions(w.client, w.drawn, count) for w in own])
-            taken = self._take(positions)
+        # Own clients, which come first, are read in one pass; runs of a pack may share their samples.
+        if own and all(work.data.inputs is self.inputs for work in own):
+            taken = self._take(np.concatenate([work.positions(count) for work in own]))
             if not parts:
                 return tuple(part.unflatten(0, (len(own), -1)) for part in taken)
             parts = [*zip(*(part.chunk(len(own)) for part in taken), strict=True), *parts]
+        elif own:
+            parts = [*(w.data.draw(w.client, w.drawn, count) for w in own), *parts]
         return tuple(torch.stack(part) for part in zip(*parts, strict=True))
 
     def minibatches(self, group: Sequence[Work], count: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The inputs (clients, batch, ...) and labels (clients, batch) of each local step of a group.
 
-        All clients of the group draw alike (`how_it_draws`). Inputs are valid until the next step.
+        All clients of the group draw alike (`how_it_draws`); they may be of several runs. Inputs are valid
+        until the next step.
         """
         # All samples of a single client that need no change are used as they are.
-        batch, is_full = self.how_it_draws(group[0].client)
+        batch, is_full = group[0].how_it_draws
         if is_full and len(group) == 1 and self._is_plain and group[0].samples is None:
             first = int(self._starts[place_of(group[0].client, self._num_ranks)])
             part = self.inputs[None, first : first + batch], self.labels[None, first : first + batch]
@@ -166,28 +199,28 @@ class ClientData:
 
         # All samples of the group for all steps.
         raw, labels = self._draw_group(group, count)
-        buffer = self._buffer((len(group), batch, *raw.shape[2:]))
         if is_full:
-            self.normalise(raw, buffer)
+            inputs = self.normalise(raw, self._room(raw.shape))
+            for step in range(count):
+                yield self._perturb(inputs, group, step), labels
+            return
 
-        # Step by step, normalised into the same buffer.
-        for step in range(count):
-            rows = slice(0, batch) if is_full else slice(step * batch, (step + 1) * batch)
-            inputs = buffer if is_full else self.normalise(raw[:, rows], buffer)
-            yield self._perturb(inputs, group, step), labels[:, rows]
-
-    def _buffer(self, shape: tuple[int, ...]) -> Tensor:
-        """Memory for a minibatch, reused while the shape stays the same."""
-        if self._kept is None or self._kept.shape != shape:
-            self._kept = torch.empty(shape, dtype=self.normalise.dtype, device=self.inputs.device)
-        return self._kept
+        # Step after step in memory; normalised at once if a cache holds them, else into the same buffer.
+        by_step = raw.unflatten(1, (count, batch)).transpose(0, 1)
+        at_once = raw.numel() <= _AT_ONCE
+        if at_once:
+            by_step = self.normalise(by_step, self._room(by_step.shape))
+        for step, inputs in enumerate(by_step):
+            if not at_once:
+                inputs = self.normalise(inputs, self._room(inputs.shape))
+            yield self._perturb(inputs, group, step), labels[:, step * batch : (step + 1) * batch]
 
     def _perturb(self, inputs: Tensor, group: Sequence[Work], step: int) -> Tensor:
         """Gradient noise and augmentation of each client's minibatch number drawn + step."""
         if not self.noise_std and not self.augment:
             return inputs
         return torch.stack(
-            [self._perturb_one(i, w.client, w.drawn + step) for i, w in zip(inputs, group, strict=True)]
+            [w.data._perturb_one(i, w.client, w.drawn + step) for i, w in zip(inputs, group, strict=True)]
         )
 
     def _perturb_one(self, inputs: Tensor, client: int, number: int) -> Tensor:
@@ -198,11 +231,16 @@ class ClientData:
             inputs = random_crop_flip(inputs, rng.stream(self.seed, "augment", client, number))
         return inputs
 
-    def _rows(self, client: int, size: int, batch: int, number: int) -> np.ndarray:
-        """Positions of a minibatch among the client's samples."""
-        epoch, position = divmod(number, size // batch)
-        order = self._epoch_order(client, size, epoch)
-        return order[position * batch : (position + 1) * batch]
+    def _rows(self, client: int, size: int, batch: int, drawn: int, count: int) -> np.ndarray:
+        """Positions of minibatches among the client's samples; those of an epoch are neighbours."""
+        rows, per_epoch, end = [], size // batch, drawn + count
+        while drawn < end:
+            epoch, position = divmod(drawn, per_epoch)
+            some = min(per_epoch - position, end - drawn)
+            order = self._epoch_order(client, size, epoch)
+            rows.append(order[position * batch : (position + some) * batch])
+            drawn += some
+        return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
     def _epoch_order(self, client: int, size: int, epoch: int) -> np.ndarray:
         """The client's shuffle of an epoch; the last one is cached, since the next steps need it again."""

@@ -75,7 +75,7 @@ class LocalTrainer:
         """
         # Runs of clients that draw alike, cut to sizes that are trained together.
         begin = 0
-        for (batch, _), same in itertools.groupby(works, lambda work: self.data.how_it_draws(work.client)):
+        for (batch, _), same in itertools.groupby(works, lambda work: work.how_it_draws):
             end = begin + len(list(same))
             first = begin
             while batch and first < end:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 _CHUNK = 1 << 16
 _FEW = 1 << 12  # entries
+_SOME = 1 << 17  # entries: 1 MB of float64, which a core's cache holds
 _ENTRIES_AT_ONCE = 1 << 25  # 256 MB of float64
 _MAX_EXPONENT = 1000  # 2.0**_MAX_EXPONENT is finite; contributions below 1e-280 may round to zero
 
@@ -29,6 +30,8 @@ def magnitudes(rows: Tensor) -> np.ndarray:
     """The largest magnitude in each row, nan where one holds a nan. On a CPU."""
     if rows.numel() <= _FEW:  # quicker by numpy
         return np.abs(rows.numpy()).max(axis=1)
+    if rows.numel() <= _SOME:
+        return rows.abs().amax(dim=1).double().numpy()
     # Row by row, to avoid a copy of all rows.
     bounds = torch.stack([torch.stack(torch.aminmax(row)) for row in rows])
     return bounds.abs().amax(dim=1).double().numpy()
@@ -54,6 +57,9 @@ def add_contributions(total: Tensor, updates: Tensor, weights: Sequence[float], 
     if updates.numel() <= _FEW and total.device.type == "cpu":
         for update, (factor, rest) in zip(updates.numpy(), factors, strict=True):
             total.numpy()[:] += np.rint(update.astype(np.float64) * factor * rest).astype(np.int64)
+        return
+    if updates.numel() <= _SOME and total.device.type == "cpu" and all(rest == 1 for _, rest in factors):
+        add_all(total, updates, torch.tensor([factor for factor, _ in factors], dtype=torch.float64))
         return
 
     # Buffers of one chunk; a GPU takes all at once.

@@ -109,7 +109,7 @@ class GpuTrainer(LocalTrainer):
         self, local: Local, group: Sequence[Work], method: Method, local_steps: int, local_lr: float
     ) -> None:
         # The program for clients that draw like these.
-        batch, is_full = self.data.how_it_draws(group[0].client)
+        batch, is_full = group[0].how_it_draws
         in_groups = self._gradients.group_size > 1
         fixed = method.steps_by_itself and not method.rate_on_device
         kind = _Kind(

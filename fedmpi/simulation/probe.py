@@ -199,7 +199,7 @@ class Probe:
 
             # |g_n - grad F_n|^2 of a few minibatches.
             squares = []
-            for inputs, labels in self._data.minibatches([Work(client, 0)], _MINIBATCHES):
+            for inputs, labels in self._data.minibatches([Work(self._data, client, 0)], _MINIBATCHES):
                 loss = sample_losses(self._model.module(inputs[0]), labels[0]).mean()
                 away = -rows[place].double()
                 views = self._model.trainable_views(away)

@@ -124,9 +124,8 @@ class Training:
         mine, num_own, trainers = self._share(clients, may_lend=not method.tables)
         own = clients[mine]
         local = self._local(method, state, own)
-        works = [
-            Work(n, k) for n, k in zip(own.tolist(), self.minibatches_drawn[own].tolist(), strict=True)
-        ]
+        drawn = self.minibatches_drawn[own].tolist()
+        works = [Work(self._data, n, k) for n, k in zip(own.tolist(), drawn, strict=True)]
 
         # Start sending the samples of lent clients.
         if not is_alone:

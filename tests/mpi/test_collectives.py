@@ -167,8 +167,10 @@ def test_lent_clients_give_the_same_minibatches(comm):
             ]
         loans.finish()
         alone = ClientData(
-            config, info.partition, (0, 1), load_dataset(config.data).train_inputs[info.partition.order],
-            load_dataset(config.data).train_labels[info.partition.order], clients.normalise, CPU,
+            config, info.partition, (0, 1),
+            torch.from_numpy(load_dataset(config.data).train_inputs[info.partition.order]),
+            torch.from_numpy(load_dataset(config.data).train_labels[info.partition.order]),
+            clients.normalise,
         )  # fmt: skip
         for client, batches in received.items():
             expected = minibatches(alone, client, int(drawn[client]), 3)

@@ -69,5 +69,5 @@ def shard_of(config: Config) -> tuple[ClientData, DataInfo]:
 
 def minibatches(data: ClientData, client: int, drawn: int, count: int, samples=None) -> list:
     """The (inputs, labels) of each local step of one client, as tensors of their own."""
-    steps = data.minibatches([Work(client, drawn, samples)], count)
+    steps = data.minibatches([Work(data, client, drawn, samples)], count)
     return [(inputs[0].clone(), labels[0].clone()) for inputs, labels in steps]

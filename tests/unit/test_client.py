@@ -48,7 +48,8 @@ def trainer(small_config):
         config = validate.load(small_config, [f"algorithm.batch_size={batch_size}"])
         partition = Partition(np.arange(16), np.concatenate([[0], np.cumsum(SIZES)]))
         normalise = Normaliser(None, None, dtype)
-        data = ClientData(config, partition, (0, 1), INPUTS, LABELS, normalise, CPU)
+        samples = torch.from_numpy(INPUTS), torch.from_numpy(LABELS)
+        data = ClientData(config, partition, (0, 1), *samples, normalise)
         return make_trainer(module, data, dtype, reseed=reseed)
 
     return make
@@ -58,7 +59,7 @@ def train(trainer: LocalTrainer, client=0, *, t=0, drawn=0, steps=4, lr=0.1) -> 
     """The client's update; the buffer holds rubbish before."""
     update = torch.full_like(trainer.start, 1e9)
     round = Round(t, np.array([client]), np.ones(1), lr)
-    trainer.train({"update": update[None]}, [Work(client, drawn)], plain(), round, steps)
+    trainer.train({"update": update[None]}, [Work(trainer.data, client, drawn)], plain(), round, steps)
     return update.double().numpy()
 
 
@@ -115,7 +116,13 @@ def test_quadratic_by_hand(small_config, steps, lr, expected):
     config = validate.load(small_config, ["algorithm.batch_size=0"])
     partition = Partition(np.arange(1), np.array([0, 1]))
     center, label = np.array([[1.0, -2.0]]), np.zeros(1, np.int64)
-    data = ClientData(config, partition, (0, 1), center, label, Normaliser(None, None, torch.float64), CPU)
+    data = ClientData(
+        config,
+        partition,
+        (0, 1),
+        *map(torch.from_numpy, (center, label)),
+        Normaliser(None, None, torch.float64),
+    )
     made = make_trainer(Quadratic([0.0, 0.0]), data, torch.float64)
     assert train(made, steps=steps, lr=lr).tolist() == expected
 

@@ -73,7 +73,7 @@ def trainer(
     scale, shift = torch.tensor(0.01, dtype=dtype), torch.tensor(-1.0, dtype=dtype)
     normalise = Normaliser(scale, shift, dtype)
     config = config_of(f"algorithm.batch_size={batch}")
-    data = ClientData(config, partition, (0, 1), inputs, labels, normalise, CPU)
+    data = ClientData(config, partition, (0, 1), *map(torch.from_numpy, (inputs, labels)), normalise)
     model = FlatModel(module, dtype, CPU)
     made = LocalTrainer(make_gradients(Engine(engine, ""), model), data, model.values)
     made.start.copy_(model.values)
@@ -86,7 +86,7 @@ def updates_of(made: LocalTrainer, clients: list[int], steps: int = 4) -> dict[i
 
     updates = aligned_rows(len(clients), len(made.start), made.start)
     method, round = Method(config_of(), 20), Round(0, np.array(clients), np.ones(len(clients)), 0.05)
-    made.train({"update": updates}, [Work(n, 3 * n) for n in clients], method, round, steps)
+    made.train({"update": updates}, [Work(made.data, n, 3 * n) for n in clients], method, round, steps)
     return {n: update.clone() for n, update in zip(clients, updates, strict=True)}
 
 

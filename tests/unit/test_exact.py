@@ -11,10 +11,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedmpi.mpi.device import settings_restored
 from fedmpi.simulation import exact
 
 LARGEST32 = float(np.finfo(np.float32).max)
 LARGEST64 = float(np.finfo(np.float64).max)
+
+
+@pytest.fixture(autouse=True)
+def tiny_numbers():
+    """A run flushes them to zero; here they count, whatever test came before."""
+    with settings_restored():
+        torch.set_flush_denormal(False)
+        yield
 
 
 def products(updates: torch.Tensor, weights: list[float]) -> list[list[float]]:
