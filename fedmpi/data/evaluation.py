@@ -57,14 +57,23 @@ class EvalData:
     labels: Tensor
     normalise: Normaliser
 
-    def blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """(inputs, labels) of each of this rank's blocks."""
-        start = 0
-        for block in self.block_ids.tolist():
-            size = min(self.block, self.num_samples - block * self.block)
-            part = slice(start, start + size)
-            yield self.normalise(self.inputs[part]), self.labels[part]
-            start += size
+    def blocks(self, at_once: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+        """(blocks, samples, ...) inputs and (blocks, samples) labels of this rank's blocks.
+
+        Up to `at_once` blocks of equal size together. Inputs are valid until the next ones.
+        """
+        whole = len(self.inputs) // self.block
+        firsts = [*range(0, whole, at_once), *([whole] if whole * self.block < len(self.inputs) else [])]
+        room = self.labels.new_empty(0, dtype=self.normalise.dtype)
+        for first in firsts:
+            count = max(min(at_once, whole - first), 1)
+            rows = slice(first * self.block, min((first + count) * self.block, len(self.inputs)))
+            raw = self.inputs[rows]
+            room = room if room.shape == raw.shape else room.new_empty(raw.shape)
+            yield (
+                self.normalise(raw, room).unflatten(0, (count, -1)),
+                self.labels[rows].unflatten(0, (count, -1)),
+            )
 
 
 def eval_block(device: torch.device) -> int:

@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 @pytest.mark.mpi
 @pytest.mark.parametrize("overrides", CASES.values(), ids=CASES)
 def test_a_run_has_the_bits_of_the_cpu(comm, device, overrides):
-    """x after every round, and an evaluation; on a real GPU, whose kernels round differently, closely."""
+    """x after every round; an evaluation, which takes larger blocks on a GPU, and a real GPU's x closely."""
     if IS_REAL and comm.size > 1 and "run.cuda_aware=true" in overrides and not cuda_aware_mpi():
         pytest.skip("this MPI does not take GPU buffers")
     there = simulate(comm, device, overrides)
@@ -30,7 +30,7 @@ def test_a_run_has_the_bits_of_the_cpu(comm, device, overrides):
             np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4, err_msg=f"after round {t}")
         else:
             assert np.array_equal(x, y), f"after round {t}"
-    assert there.evaluated == pytest.approx(here.evaluated, rel=1e-3 if IS_REAL else 1e-12, nan_ok=True)
+    assert there.evaluated == pytest.approx(here.evaluated, rel=1e-3 if IS_REAL else 1e-6, nan_ok=True)
 
 
 @pytest.mark.mpi
@@ -71,6 +71,6 @@ def _updates(simulation, method, state, clients):
     training.trainer.start.copy_(torch.as_tensor(state.global_params))
     local = training._local(method, state, ids)
     current = Round(0, ids, np.ones(len(ids)), 0.05)
-    works = [Work(n, 0) for n in clients]
+    works = [Work(training.trainer.data, n, 0) for n in clients]
     training.trainer.train(local, works, method, current, simulation.config.algorithm.local_steps)
     return local["update"].clone().cpu()

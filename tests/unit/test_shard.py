@@ -52,7 +52,9 @@ def shard(
     rows = _owned_rows(partition, rank, size)
     if inputs is None:
         inputs = np.arange(offsets[-1], dtype=np.float64)[:, None]
-    return ClientData(config, partition, (rank, size), inputs[rows], rows, as_they_are(), CPU)
+    return ClientData(
+        config, partition, (rank, size), *map(torch.from_numpy, (inputs[rows], rows)), as_they_are()
+    )
 
 
 def members(sizes: list[int], client: int) -> list[int]:
@@ -361,9 +363,10 @@ def test_noise_of_synthetic_data_is_in_the_data(small_config):
 # Evaluation.
 
 
+@pytest.mark.parametrize("at_once", [1, 3])
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("samples", [0, 1, EVAL_BLOCK - 1, EVAL_BLOCK, EVAL_BLOCK + 1, 7 * EVAL_BLOCK - 3])
-def test_eval_blocks_cover_all_samples_once(samples, size):
+def test_eval_blocks_cover_all_samples_once(samples, size, at_once):
     """The blocks of all ranks hold every sample once; block b is the same samples on any rank count."""
     num_blocks = -(-samples // EVAL_BLOCK)
     seen = {}
@@ -379,7 +382,9 @@ def test_eval_blocks_cover_all_samples_once(samples, size):
             labels=ids,
             normalise=as_they_are(),
         )
-        for block, (inputs, labels) in zip(blocks.tolist(), data.blocks(), strict=True):
+        pieces = data.blocks(at_once)
+        found = [pair for inputs, labels in pieces for pair in zip(inputs.clone(), labels, strict=True)]
+        for block, (inputs, labels) in zip(blocks.tolist(), found, strict=True):
             assert block not in seen
             assert inputs.ravel().tolist() == labels.tolist()
             seen[block] = labels.tolist()
@@ -402,7 +407,7 @@ def test_eval_blocks_are_normalised():
         normalise=normalise,
     )
     ((values, labels),) = data.blocks()
-    assert labels.tolist() == [3, 4]
+    assert labels.tolist() == [[3, 4]]
     np.testing.assert_allclose(values.ravel().numpy(), [-2.0, 2.0, -1.2, -2.0], atol=1e-14)
 
 
