@@ -17,6 +17,8 @@ from fedmpi.data import rng
 from fedmpi.data.shard import ClientData, Work
 from fedmpi.mpi.pinned import Upload
 
+Draw = tuple[Work, int, float]  # with the local steps and gamma of its run
+
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
@@ -24,69 +26,76 @@ class Samples:
 
     inputs: Tensor  # (clients, samples, ...)
     labels: Tensor  # (clients, samples)
+    rates: Tensor  # (2, clients, 1): gamma, -gamma
     crops: Tensor | None  # (clients, steps, 3): top, left, whether to flip
     noise: Tensor | None  # (clients, steps, batch, ...)
 
 
 class DeviceDraws:
-    """The draws of one round."""
+    """The draws of one round, of one run or of all in a pack, which share their samples."""
 
-    def __init__(self, data: ClientData, device: torch.device) -> None:
-        self._data = data
+    def __init__(self, device: torch.device) -> None:
         self._integers = Upload(torch.int64, device)
-        self._reals = Upload(data.normalise.dtype, device)
+        self._reals = Upload(torch.float64, device)
         self._places: dict[int, int] = {}  # of clients among those of the round
 
-    def room(self, count: int, batch: int, *, is_full: bool, steps: int) -> Samples:
+    def room(self, data: ClientData, count: int, batch: int, *, is_full: bool, steps: int) -> Samples:
         """Memory for `count` clients with minibatches of `batch` samples."""
-        inputs, labels = self._data.inputs, self._data.labels
+        inputs, labels = data.inputs, data.labels
         samples = batch if is_full else batch * steps
         shape = inputs.shape[1:]
         return Samples(
             inputs=inputs.new_zeros((count, samples, *shape)),
             labels=labels.new_zeros((count, samples)),
-            crops=labels.new_zeros((count, steps, 3)) if self._data.augment else None,
-            noise=torch.zeros((count, steps, batch, *shape), dtype=self._data.normalise.dtype,
-                              device=inputs.device) if self._data.noise_std else None,
+            rates=torch.zeros((2, count, 1), dtype=torch.float64, device=inputs.device),
+            crops=labels.new_zeros((count, steps, 3)) if data.augment else None,
+            noise=torch.zeros((count, steps, batch, *shape), dtype=data.normalise.dtype,
+                              device=inputs.device) if data.noise_std else None,
         )  # fmt: skip
 
-    def send(self, works: Sequence[Work], steps: int) -> None:
+    def send(self, draws: Sequence[Draw]) -> None:
         """Draw for all these clients, and send what was drawn in one copy."""
         positions = [
-            np.empty(0, np.int64) if work.samples is not None
-            else work.positions(steps)
-            for work in works
-        ]  # fmt: skip
-        crops = [self._crops(work, steps) for work in works] if self._data.augment else []
-        noise = [self._noise(work, steps) for work in works] if self._data.noise_std else []
+            np.empty(0, np.int64) if work.samples is not None else work.positions(steps)
+            for work, steps, _ in draws
+        ]
+        crops = [_crops(work, steps) for work, steps, _ in draws if work.data.augment]
+        noise = [_noise(work, steps) for work, steps, _ in draws if work.data.noise_std]
+        rates = np.array([rate for _, _, rate in draws])
         integers = self._integers.put(_joined([*positions, *crops], np.int64))
+        reals = self._reals.put(_joined([rates, -rates, *noise], np.float64))
 
         # Client after client in each; a group is a piece of it.
+        self._places = {id(work): place for place, (work, _, _) in enumerate(draws)}
         self._ends = np.cumsum([0, *(len(part) for part in positions)])
-        self._places = {work.client: place for place, work in enumerate(works)}
         self._positions, self._crop_values = integers.split(
             [int(self._ends[-1]), sum(c.size for c in crops)]
         )
-        self._noise_values = self._reals.put(_joined(noise, np.float64))
         self._noise_ends = np.cumsum([0, *(part.size for part in noise)])
+        self._rates, self._noise_values = reals.split([2 * len(draws), int(self._noise_ends[-1])])
+        self._rates = self._rates.view(2, len(draws), 1)
 
     def fill(self, group: Sequence[Work], samples: Samples) -> None:
         """Put the samples of a group, clients that were sent one after another, into a program's memory."""
-        first, count = self._places[group[0].client], len(group)
+        first, count = self._places[id(group[0])], len(group)
         last = first + count
-        num_own = sum(work.samples is None for work in group)
+        samples.rates[:, :count].copy_(self._rates[:, first:last])
 
-        # Own clients, which come first, in one pass; borrowed ones brought their samples along.
-        if num_own:
-            positions = self._positions[self._ends[first] : self._ends[first + num_own]]
-            for source, target in (
-                (self._data.inputs, samples.inputs),
-                (self._data.labels, samples.labels),
-            ):
-                torch.index_select(source, 0, positions, out=target[:num_own].flatten(0, 1))
-        for place, work in enumerate(group[num_own:], start=num_own):
-            samples.inputs[place].copy_(work.samples[0])
-            samples.labels[place].copy_(work.samples[1])
+        # Own clients in one pass if there are no others; borrowed ones brought their samples along.
+        data = group[0].data
+        if all(work.samples is None for work in group):
+            positions = self._positions[self._ends[first] : self._ends[last]]
+            for source, target in ((data.inputs, samples.inputs), (data.labels, samples.labels)):
+                torch.index_select(source, 0, positions, out=target[:count].flatten(0, 1))
+        else:
+            for place, work in enumerate(group):
+                where = self._positions[self._ends[first + place] : self._ends[first + place + 1]]
+                parts = work.samples or (
+                    data.inputs.index_select(0, where),
+                    data.labels.index_select(0, where),
+                )
+                samples.inputs[place].copy_(parts[0])
+                samples.labels[place].copy_(parts[1])
 
         # Crops and noise of all of them.
         if samples.crops is not None:
@@ -96,16 +105,16 @@ class DeviceDraws:
             values = self._noise_values[self._noise_ends[first] : self._noise_ends[last]]
             samples.noise[:count].view(-1).copy_(values)
 
-    def _crops(self, work: Work, steps: int) -> np.ndarray:
-        streams = (
-            rng.stream(self._data.seed, "augment", work.client, work.drawn + k) for k in range(steps)
-        )
-        return np.array([[draws.integers(9), draws.integers(9), draws.integers(2)] for draws in streams])
 
-    def _noise(self, work: Work, steps: int) -> np.ndarray:
-        shape = (self._data.batch(work.client), *self._data.inputs.shape[1:])
-        streams = (rng.stream(self._data.seed, "noise", work.client, work.drawn + k) for k in range(steps))
-        return np.array([draws.standard_normal(shape) for draws in streams])
+def _crops(work: Work, steps: int) -> np.ndarray:
+    streams = (rng.stream(work.data.seed, "augment", work.client, work.drawn + k) for k in range(steps))
+    return np.array([[draws.integers(9), draws.integers(9), draws.integers(2)] for draws in streams])
+
+
+def _noise(work: Work, steps: int) -> np.ndarray:
+    shape = (work.batch, *work.data.inputs.shape[1:])
+    streams = (rng.stream(work.data.seed, "noise", work.client, work.drawn + k) for k in range(steps))
+    return np.array([draws.standard_normal(shape) for draws in streams])
 
 
 def _joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:

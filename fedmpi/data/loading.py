@@ -80,10 +80,18 @@ def _check_gpu_room(
         )
 
 
-def load_shards(
-    comm: Comm, config: Config, device: torch.device
-) -> tuple[ClientData, EvalData, EvalData, DataInfo]:
-    """Collective. (clients' data, train and test evaluation data, what all ranks know).
+@dataclass(frozen=True, kw_only=True)
+class Shards:
+    """What a rank has of the data of a run."""
+
+    clients: ClientData
+    train_set: EvalData
+    test_set: EvalData
+    info: DataInfo  # what all ranks know
+
+
+def load_shards(comm: Comm, config: Config, device: torch.device) -> Shards:
+    """Collective. The clients' data, and this rank's part of the evaluation sets.
 
     One rank of each node reads the data set and sends every rank of the node the rows that it needs.
     """
@@ -155,9 +163,9 @@ def load_shards(
         digest=f"{header.digest}/{partition.digest()}",
     )
 
-    return (
-        clients,
-        evaluation("train", header.train_labels, subset),
-        evaluation("test", header.test_labels),
-        info,
+    return Shards(
+        clients=clients,
+        train_set=evaluation("train", header.train_labels, subset),
+        test_set=evaluation("test", header.test_labels),
+        info=info,
     )

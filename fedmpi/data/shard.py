@@ -7,6 +7,7 @@ for any number of ranks.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ from fedmpi.data.ownership import owned_by, place_of
 from fedmpi.data.partition import ClientLabels, Partition
 
 _AT_ONCE = 1 << 19  # numbers that are normalised at once: 2 MB of float32
+_MOST_VIEWS = 64
+_MOST_KEPT = 1 << 20  # numbers of shuffles that are kept: 8 MB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,19 +46,19 @@ class DataInfo:
         return np.minimum(sizes, batch_size) if batch_size else sizes
 
 
-@dataclass(frozen=True)
 class Work:
     """A client's part in a round: which minibatches come next, and their samples if it was lent."""
 
-    data: ClientData  # of the client's run
-    client: int
-    drawn: int  # minibatches drawn before
-    samples: tuple[Tensor, Tensor] | None = None
+    __slots__ = ("batch", "client", "data", "drawn", "is_full", "samples")
 
-    @property
-    def how_it_draws(self) -> tuple[int, bool]:
-        """Samples in a minibatch, and whether these are all that the client has."""
-        return self.data.how_it_draws(self.client)
+    def __init__(
+        self, data: ClientData, client: int, drawn: int, samples: tuple[Tensor, Tensor] | None = None
+    ) -> None:
+        self.data = data  # of the client's run
+        self.client = client
+        self.drawn = drawn  # minibatches drawn before
+        self.samples = samples
+        self.batch, self.is_full = data.how_it_draws(client)
 
     def positions(self, count: int) -> np.ndarray:
         """Where the samples of the next `count` minibatches are in `data.inputs`."""
@@ -63,20 +66,35 @@ class Work:
 
 
 class Room:
-    """Memory for minibatches, reused while the shape stays the same; the runs of a pack share one."""
+    """Memory for minibatches, one piece for each use, large enough for all shapes that it had.
 
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        self._kept = torch.empty(0, dtype=dtype, device=device)
+    The runs of a pack share one.
+    """
 
-    def __call__(self, shape: tuple[int, ...]) -> Tensor:
-        """A tensor of this shape; what it held is lost."""
-        if self._kept.shape != shape:
-            self._kept = self._kept.new_empty(shape)
-        return self._kept
+    def __init__(self) -> None:
+        self._pieces: dict[str, Tensor] = {}
+        self._views: dict[tuple, Tensor] = {}
+
+    def __call__(self, use: str, shape: tuple[int, ...], like: Tensor, dtype: torch.dtype) -> Tensor:
+        """A tensor of this shape beside `like`; what it held is lost."""
+        view = self._views.get((use, shape))
+        if view is None:
+            with torch.inference_mode(mode=False):  # so that it may be used within that mode and outside
+                view = self._views[use, shape] = self._view(use, shape, like, dtype)
+        return view
+
+    def _view(self, use: str, shape: tuple[int, ...], like: Tensor, dtype: torch.dtype) -> Tensor:
+        count, piece = math.prod(shape), self._pieces.get(use)
+        if piece is None or len(piece) < count:
+            piece = self._pieces[use] = like.new_empty(count, dtype=dtype)
+            self._views = {key: view for key, view in self._views.items() if key[0] != use}
+        if len(self._views) >= _MOST_VIEWS:
+            self._views.clear()
+        return piece[:count].view(shape)
 
 
 class ClientData:
-    """The samples of a rank's own clients, one contiguous tensor on its device, and their minibatches."""
+    """The samples of a rank's own clients, one tensor on its device, and their minibatches."""
 
     def __init__(
         self,
@@ -107,17 +125,14 @@ class ClientData:
         owned = self._sizes[owned_by(rank, self._num_ranks, partition.num_clients)]
         self._starts = np.cumsum(owned) - owned
 
-        # Whether samples are used as they are stored.
-        self._is_plain = (
-            normalise.scale is None
-            and normalise.dtype == self.inputs.dtype
-            and not (self.augment or self.noise_std)
-            and order is None
-        )
+        # Whether samples need no change before they are trained on.
+        self._is_ready = normalise.scale is None and normalise.dtype == inputs.dtype
+        self._is_changed = bool(self.augment or self.noise_std)
 
-        # Caches: a minibatch's memory, and the last shuffle.
-        self._room = room or Room(normalise.dtype, inputs.device)
-        self._last_epoch: tuple[tuple[int, int], np.ndarray] | None = None
+        # Memory for a minibatch, and the shuffles of clients that took part lately.
+        self._room = room or Room()
+        self._epochs: dict[int, tuple[int, np.ndarray]] = {}
+        self._num_kept = 0  # numbers in these shuffles
 
     def size(self, client: int) -> int:
         """Samples of a client, owned or not."""
@@ -125,13 +140,12 @@ class ClientData:
 
     def batch(self, client: int) -> int:
         """Samples in a minibatch: all of the client's samples, if it has no more than batch_size."""
-        size = self.size(client)
-        return self.batch_size if 0 < self.batch_size < size else size
+        return self.how_it_draws(client)[0]
 
     def how_it_draws(self, client: int) -> tuple[int, bool]:
         """Samples in a minibatch, and whether these are all that the client has: the same at every step."""
-        batch = self.batch(client)
-        return batch, batch == self.size(client)
+        size, batch = int(self._sizes[client]), self.batch_size
+        return (batch, False) if 0 < batch < size else (size, True)
 
     def all_samples(self, client: int, most: int = 1024) -> Iterator[tuple[Tensor, Tensor]]:
         """(inputs, labels) of an owned client, without augmentation or noise, in parts of up to `most`."""
@@ -155,7 +169,7 @@ class ClientData:
 
     def positions(self, client: int, drawn: int, count: int) -> np.ndarray:
         """Where the samples of `draw` are in `inputs`."""
-        size, batch = self.size(client), self.batch(client)
+        size, batch = int(self._sizes[client]), self.batch(client)
         rows = np.arange(size) if batch == size else self._rows(client, size, batch, drawn, count)
         return self._where(rows + self._starts[place_of(client, self._num_ranks)])
 
@@ -167,22 +181,6 @@ class ClientData:
         index = torch.from_numpy(positions).to(self.inputs.device)
         return self.inputs.index_select(0, index), self.labels.index_select(0, index)
 
-    def _draw_group(self, group: Sequence[Work], count: int) -> tuple[Tensor, Tensor]:
-        """(clients, samples, ...) and (clients, samples): what `draw` gives for each of the group."""
-        # Borrowed clients bring their samples along.
-        own = [work for work in group if work.samples is None]
-        parts = [work.samples for work in group if work.samples is not None]
-
-        # Own clients, which come first, are read in one pass; runs of a pack may share their samples.
-        if own and all(work.data.inputs is self.inputs for work in own):
-            taken = self._take(np.concatenate([work.positions(count) for work in own]))
-            if not parts:
-                return tuple(part.unflatten(0, (len(own), -1)) for part in taken)
-            parts = [*zip(*(part.chunk(len(own)) for part in taken), strict=True), *parts]
-        elif own:
-            parts = [*(w.data.draw(w.client, w.drawn, count) for w in own), *parts]
-        return tuple(torch.stack(part) for part in zip(*parts, strict=True))
-
     def minibatches(self, group: Sequence[Work], count: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The inputs (clients, batch, ...) and labels (clients, batch) of each local step of a group.
 
@@ -190,35 +188,66 @@ class ClientData:
         until the next step.
         """
         # All samples of a single client that need no change are used as they are.
-        batch, is_full = group[0].how_it_draws
-        if is_full and len(group) == 1 and self._is_plain and group[0].samples is None:
-            first = int(self._starts[place_of(group[0].client, self._num_ranks)])
-            part = self.inputs[None, first : first + batch], self.labels[None, first : first + batch]
+        first = group[0]
+        if (
+            first.is_full
+            and len(group) == 1
+            and self._is_ready
+            and not self._is_changed
+            and self._order is None
+            and first.samples is None
+        ):
+            start = int(self._starts[place_of(first.client, self._num_ranks)])
+            rows = slice(start, start + first.batch)
+            part = self.inputs[None, rows], self.labels[None, rows]
             yield from itertools.repeat(part, count)
             return
 
-        # All samples of the group for all steps.
-        raw, labels = self._draw_group(group, count)
-        if is_full:
-            inputs = self.normalise(raw, self._room(raw.shape))
-            for step in range(count):
-                yield self._perturb(inputs, group, step), labels
-            return
-
-        # Step after step in memory; normalised at once if a cache holds them, else into the same buffer.
-        by_step = raw.unflatten(1, (count, batch)).transpose(0, 1)
-        at_once = raw.numel() <= _AT_ONCE
+        # All samples of the group for all steps, normalised at once if a cache holds them.
+        raw, labels = self._draw_group(group, 1 if first.is_full else count)
+        at_once = first.is_full or raw.numel() <= _AT_ONCE
         if at_once:
-            by_step = self.normalise(by_step, self._room(by_step.shape))
-        for step, inputs in enumerate(by_step):
-            if not at_once:
-                inputs = self.normalise(inputs, self._room(inputs.shape))
-            yield self._perturb(inputs, group, step), labels[:, step * batch : (step + 1) * batch]
+            raw = self._normalised(raw)
+        for step in range(count):
+            place = 0 if first.is_full else step
+            inputs = raw[place] if at_once else self._normalised(raw[place])
+            if self._is_changed:
+                inputs = self._perturb(inputs, group, step)
+            yield inputs, labels[place]
+
+    def _draw_group(self, group: Sequence[Work], steps: int) -> tuple[Tensor, Tensor]:
+        """(steps, clients, batch, ...) and (steps, clients, batch): what `draw` gives for each client.
+
+        Step after step in memory. Runs of a pack may share their samples.
+        """
+        shape = steps, len(group), group[0].batch
+        inputs = self._room("raw", (*shape, *self.inputs.shape[1:]), self.inputs, self.inputs.dtype)
+        labels = self._room("labels", shape, self.labels, self.labels.dtype)
+
+        # Usually all samples are here, and read in one pass.
+        if all(work.samples is None and work.data.inputs is self.inputs for work in group):
+            positions = np.stack([work.positions(steps) for work in group])
+            by_step = positions.reshape(len(group), steps, -1).swapaxes(0, 1).reshape(-1)
+            index = torch.from_numpy(by_step).to(self.inputs.device)
+            torch.index_select(self.inputs, 0, index, out=inputs.flatten(0, 2))
+            torch.index_select(self.labels, 0, index, out=labels.flatten())
+            return inputs, labels
+
+        # Borrowed clients bring their samples along.
+        for place, work in enumerate(group):
+            samples = work.samples or work.data.draw(work.client, work.drawn, steps)
+            for target, part in zip((inputs, labels), samples, strict=True):
+                target[:, place] = part.unflatten(0, (steps, -1))
+        return inputs, labels
+
+    def _normalised(self, raw: Tensor) -> Tensor:
+        """Values in training precision, in memory that is used again."""
+        if self._is_ready:
+            return raw
+        return self.normalise(raw, self._room("values", raw.shape, raw, self.normalise.dtype))
 
     def _perturb(self, inputs: Tensor, group: Sequence[Work], step: int) -> Tensor:
         """Gradient noise and augmentation of each client's minibatch number drawn + step."""
-        if not self.noise_std and not self.augment:
-            return inputs
         return torch.stack(
             [w.data._perturb_one(i, w.client, w.drawn + step) for i, w in zip(inputs, group, strict=True)]
         )
@@ -243,11 +272,17 @@ class ClientData:
         return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
     def _epoch_order(self, client: int, size: int, epoch: int) -> np.ndarray:
-        """The client's shuffle of an epoch; the last one is cached, since the next steps need it again."""
-        if self._last_epoch is None or self._last_epoch[0] != (client, epoch):
-            order = rng.permutation(self.seed, "minibatch", client, epoch, size)
-            self._last_epoch = ((client, epoch), order)
-        return self._last_epoch[1]
+        """The client's shuffle of an epoch, kept until the next one: it lasts for several rounds."""
+        kept = self._epochs.get(client)
+        if kept is not None and kept[0] == epoch:
+            return kept[1]
+        order = rng.permutation(self.seed, "minibatch", client, epoch, size)
+        self._num_kept += size if kept is None else 0
+        if self._num_kept > _MOST_KEPT:
+            self._epochs.clear()
+            self._num_kept = size
+        self._epochs[client] = epoch, order
+        return order
 
 
 def random_crop_flip(inputs: Tensor, draws: np.random.Generator) -> Tensor:

@@ -10,7 +10,7 @@ remembers between rounds is kept by the rank that owns it (`tables`). Nothing he
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ from fedmpi.config.registry import METHODS
 method = METHODS  # `method(name, keys...)` registers a class
 
 Vectors = dict[str, np.ndarray]
-Rate = Any  # a float; while a GPU records a step, a number on the device
+Rate = Any  # a float; while a GPU records a step, float64 numbers on the device: (clients, 1)
 Local = dict[str, Any]  # name -> (clients, num_params): "update", and the method's tables and scratch
 
 
@@ -72,6 +72,11 @@ def add_scaled(target: Any, values: Any, factor: Rate) -> None:
         target.addcmul_(values, factor.to(target.dtype))
 
 
+def multiply(target: Any, factor: Rate) -> None:
+    """target *= factor, wherever the factor lies."""
+    target.mul_(factor if isinstance(factor, float) else factor.to(target.dtype))
+
+
 class Method:
     """Generalized FedAvg: eta = 1 is FedAvg, P = 1 is FedAvg with two-sided learning rates.
 
@@ -84,6 +89,7 @@ class Method:
     client_sums: tuple[str, ...] = ()  # entries of `local` summed over participants, without weights
     steps_by_itself = False  # whether `step` replaces update -= gamma * gradient
     rate_on_device = False  # whether `step` takes any `Rate`; otherwise a GPU records it for each new gamma
+    step_options: tuple[str, ...] = ()  # keys of [algorithm] that `step` reads, besides local_lr
     default_server_lr = 1.0
     default_momentum = 0.0
 
@@ -111,6 +117,13 @@ class Method:
     def step(self, local: Local, gradient: Any, local_lr: Rate) -> None:
         """A local step, where `steps_by_itself`; y = x + local["update"]."""
         raise NotImplementedError
+
+    @property
+    def step_key(self) -> Hashable:
+        """Equal for runs of a pack whose clients may share a recorded step."""
+        if not type(self).step.__module__.startswith("fedmpi."):
+            return id(self)
+        return type(self), *(getattr(self.config.algorithm, name) for name in self.step_options)
 
     def finish_clients(self, local: Local, current: Round) -> None:
         """After the last local step: fill `client_sums` and update `tables`, for some of the clients."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedmpi.config.options import option
-from fedmpi.methods.base import Local, Method, Rate, add_scaled, method
+from fedmpi.methods.base import Local, Method, Rate, add_scaled, method, multiply
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +22,10 @@ class FedProx(Method):
 
     steps_by_itself = True
     rate_on_device = True
+    step_options = ("mu",)
 
     def step(self, local: Local, gradient: Any, local_lr: Rate) -> None:
         """The pull towards x is taken at the same y as the gradient."""
         update = local["update"]
-        update.mul_(1 - local_lr * self.config.algorithm.mu)
+        multiply(update, 1 - local_lr * self.config.algorithm.mu)
         add_scaled(update, gradient, -local_lr)

@@ -143,13 +143,14 @@ class Comm:
                 raise error
             raise UserError.on_all_ranks(message, exit_code, self.size)
 
-    def fail_together(self, error: ClientError | None) -> None:
-        """Collective. Raise one rank's error on all of them, so that all can continue with other work."""
+    def shared_failure(self, error: ClientError | None) -> ClientError | None:
+        """Collective. The first rank's error, for all ranks, so that all can continue with other work."""
         for rank, message in enumerate(self._world.allgather(str(error) if error else None)):
             if message is not None:
                 failure = error if error and rank == self.rank else ClientError(message)
                 failure.agreed, failure.ranks, failure.rank = True, self.size, rank
-                raise failure
+                return failure
+        return None
 
     def share_on_node(self, value: T | None) -> T:
         """Collective. The node's first rank gives a picklable value to the others."""

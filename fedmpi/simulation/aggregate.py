@@ -1,14 +1,14 @@
-"""The sum of q * update over all participants, the same bits on any number of ranks.
+"""The sum of q * update over all participants of a run, the same bits on any number of ranks.
 
-Two collectives: the maximum of a few numbers and of each client's update (a third one for many clients),
-then the fixed-point sum. Invariant: every rank calls all of them, whatever it trained; nothing is summed
-unless the updates of all ranks are finite.
+Two collectives for all runs of a pack: the maximum of a few numbers and of each client's update (a third
+one for many clients), then the fixed-point sum. Invariant: every rank calls all of them, whatever it
+trained; nothing of a run is summed unless the updates of all ranks are finite.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +41,19 @@ class NonFiniteUpdateError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Share:
+    """A rank's part in the sums of one run."""
+
+    clients: np.ndarray  # all participants
+    weights: np.ndarray
+    mine: np.ndarray  # indices of those that this rank trained, in the order of the rows
+    rows: dict[str, Tensor]  # "weighted_sum": their updates; and what else is summed, without weights
+    peaks: list[np.ndarray]  # the largest magnitude in each row of each, at its client's place
+    report: RankReport
+    failure: ClientError | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reduced:
     """What all ranks know after a reduction."""
 
@@ -66,7 +79,7 @@ def wave_size(num_params: int) -> int:
 
 
 class WeightedSum:
-    """Buffers for the updates of one rank, and their sum over all ranks.
+    """Buffers for the updates of one rank, and their sums over all ranks, of one run or of all in a pack.
 
     The vectors that come out are float64 arrays on the host; `stays_on_device`: tensors on the device.
     `on_device`: MPI itself takes GPU buffers.
@@ -87,8 +100,8 @@ class WeightedSum:
         self._on_device = on_device and self._on_gpu
         self._stays_on_device = stays_on_device and self._on_gpu
         self._updates = torch.empty((0, num_params), dtype=dtype, device=device)
-        self._totals: list[Tensor] = []  # a sum for each parameter, and one extra number
-        self._hosts: list[Tensor] = []  # the same in pinned memory
+        self._totals = self._empty(0)  # rows of sums, with one extra number each
+        self._host: Tensor | None = None  # the same in pinned memory
         self._factors = Upload(torch.float64, device) if self._on_gpu else None
 
     def buffers(self, count: int) -> Tensor:
@@ -97,203 +110,214 @@ class WeightedSum:
             self._updates = aligned_rows(count, self._updates.shape[1], self._updates)
         return self._updates[:count]
 
-    def peaks(self, rows: Sequence[Tensor], count: int, mine: np.ndarray) -> np.ndarray:
-        """(tensors, count): the largest magnitude in each row, at its client's place; inf for a nan.
+    def peaks(self, rows: Sequence[Tensor], counts: Sequence[int], mine: Sequence[np.ndarray]) -> list:
+        """For each tensor the largest magnitude in each row, at its client's place; inf for a nan.
 
-        Waits for the device.
+        `counts`: how many clients there are; `mine`: places of the rows. Waits for the device.
         """
-        found = np.zeros((len(rows), count))
-        if len(mine) and self._on_gpu:
-            bounds = torch.stack([torch.stack(torch.aminmax(part, dim=1)).double() for part in rows])
-            found[:, mine] = bounds.abs().amax(dim=1).cpu().numpy()
-        elif len(mine):
-            for largest, part in zip(found, rows, strict=True):
-                largest[mine] = exact.magnitudes(part)
-        found[~np.isfinite(found)] = np.inf  # a nan would be lost in a maximum over ranks
+        if self._on_gpu:
+            bounds = [torch.stack(torch.aminmax(part, dim=1)).double() for part in rows if len(part)]
+            waited = torch.cat(bounds, dim=1).abs().amax(dim=0).cpu().numpy() if bounds else np.empty(0)
+            values = np.split(waited, np.cumsum([len(part) for part in rows])[:-1])
+        else:
+            values = [exact.magnitudes(part) for part in rows]
+        found = []
+        for value, count, places in zip(values, counts, mine, strict=True):
+            largest = np.zeros(count)
+            largest[places] = value
+            largest[~np.isfinite(largest)] = np.inf  # a nan would be lost in a maximum over ranks
+            found.append(largest)
         return found
 
-    def reduce(
-        self,
-        clients: np.ndarray,
-        weights: np.ndarray,
-        mine: np.ndarray,
-        report: RankReport,
-        clock: Stopwatch,
-        failure: ClientError | None = None,
-        others: Mapping[str, Tensor] | None = None,
-        peaks: np.ndarray | None = None,
-    ) -> Reduced:
-        """Collective. The sum of q * update over all `clients`, and the combined report of all ranks.
-
-        The buffers hold the updates of `clients[mine]`, in that order; `mine` are indices. `others` are
-        more rows of these clients, to be summed without weights. `peaks`: those of both, if known. A
-        `failure` of any rank during training is raised on all ranks.
+    def reduce(self, shares: Sequence[Share], clock: Stopwatch) -> list[Reduced | Exception]:
+        """Collective. For each run the sum of q * update over all its clients, and the combined report of
+        all ranks; or the error that ends the run, the same on all ranks.
         """
-        # The largest value of each row of this rank.
-        rows = [self._updates[: len(mine)], *(others or {}).values()]
-        if peaks is None:
-            with clock(REDUCTION):
-                peaks = self.peaks(rows, len(clients), mine)
-
         # First collective: the largest value of each client's update, and every rank's report.
         with clock(IDLE):  # the time until the slowest rank arrives
-            peaks[0], everybody = self._agree(clients, weights, peaks[0], report, failure)
-            if others:
-                peaks[1:] = self._comm.maximum(np.ascontiguousarray(peaks[1:]))
-                _refuse_non_finite(clients, peaks[1:].max(axis=0))
+            agreed = self._agree(shares)
 
         # Second collective: the sums in fixed point, with exponents that fit all clients.
         with clock(REDUCTION):
-            largest = [(weights * peaks[0]).max(initial=0), *(p.max(initial=0) for p in peaks[1:])]
-            exponents = [exact.common_exponent(float(value), len(clients)) for value in largest]
-            own = [weights[mine], *[np.ones(len(mine))] * (len(rows) - 1)]
-            # The last entry counts the nanoseconds that all ranks computed.
-            vectors, computed = self._sum(rows, own, exponents, int(1e9 * report.seconds))
-            idle = everybody.seconds - 1e-9 * computed / self._comm.size
-
-        return Reduced(
-            sums=dict(zip(["weighted_sum", *(others or {})], vectors, strict=True)),
-            update_max=peaks[0],
-            compute_time=everybody.seconds,
-            idle_time=max(idle, 0.0),
-            stop=everybody.stop,
-            checkpoint=everybody.wants_checkpoint,
-        )
+            fine = [
+                (share, *known) for share, known in zip(shares, agreed, strict=True)
+                if not isinstance(known, Exception)
+            ]  # fmt: skip
+            sums = iter(self._sums(fine))
+            return [known if isinstance(known, Exception) else next(sums) for known in agreed]
 
     def total(self, rows: Tensor, clients: np.ndarray, mine: np.ndarray) -> Vector:
         """Collective. The sum over all `clients` of one vector each, without weights.
 
         `rows` are those of `clients[mine]`; their precision may be higher than that of the updates.
         """
-        peaks = self._comm.maximum(self.peaks([rows], len(clients), mine)[0])
-        _refuse_non_finite(clients, peaks)
+        (own,) = self.peaks([rows], [len(clients)], [mine])
+        peaks = self._comm.maximum(own)
+        error = _non_finite(clients, peaks)
+        if error:
+            raise error
         exponent = exact.common_exponent(float(peaks.max(initial=0)), len(clients))
-        return self._sum([rows], [np.ones(len(rows))], [exponent])[0][0]
+        return self._sum([(rows, np.ones(len(rows)), exponent, 0)])[0][0]
 
-    def _sum(
-        self,
-        rows: Sequence[Tensor],
-        weights: Sequence[np.ndarray],
-        exponents: Sequence[int],
-        count: int = 0,
-    ) -> tuple[list[Vector], int]:
-        """Collective. The weighted sums of all ranks' rows in fixed point; and the sum of their counts."""
-        # This rank's part of each sum; the count takes the last entry of the first.
-        totals = self._room(len(rows))
-        self._contribute(totals, rows, weights, exponents)
-        totals[0][-1:].fill_(count)
+    def _sums(self, known: Sequence[tuple[Share, list[np.ndarray], RankReport]]) -> list[Reduced]:
+        """Collective. All sums of all runs, in one message."""
+        # Updates count with their weights, the method's own vectors without. The last entry of the former
+        # counts the nanoseconds that all ranks computed.
+        terms = []
+        for share, peaks, _ in known:
+            for place, (rows, peak) in enumerate(zip(share.rows.values(), peaks, strict=True)):
+                weights = np.ones(len(share.clients)) if place else share.weights
+                exponent = exact.common_exponent(float((weights * peak).max(initial=0)), len(weights))
+                spent = 0 if place else int(1e9 * share.report.seconds)
+                terms.append((rows, weights[share.mine], exponent, spent))
+        vectors = iter(self._sum(terms))
+
+        reduced = []
+        for share, peaks, everybody in known:
+            own = {name: next(vectors) for name in share.rows}
+            computed = own["weighted_sum"][1]
+            reduced.append(
+                Reduced(
+                    sums={name: vector for name, (vector, _) in own.items()},
+                    update_max=peaks[0],
+                    compute_time=everybody.seconds,
+                    idle_time=max(everybody.seconds - 1e-9 * computed / self._comm.size, 0.0),
+                    stop=everybody.stop,
+                    checkpoint=everybody.wants_checkpoint,
+                )
+            )
+        return reduced
+
+    def _sum(self, terms: Sequence[tuple[Tensor, np.ndarray, int, int]]) -> list[tuple[Vector, int]]:
+        """Collective. For each term (rows, weights, exponent, count): the sums over all ranks.
+
+        The weighted sum of the rows, in fixed point, and that of the counts.
+        """
+        # This rank's part of each sum; the count takes the last entry.
+        totals = self._room(len(terms))
+        self._contribute(totals, terms)
+        for total, (_, _, _, count) in zip(totals, terms, strict=True):
+            total[-1:].fill_(count)
 
         # Sum over ranks, on the device if MPI can, else on the host.
-        if self._comm.size == 1 and self._stays_on_device:
+        counts = [count for _, _, _, count in terms]
+        if self._comm.size == 1 and (self._stays_on_device or not self._on_gpu):
             summed = totals
         elif self._on_device:
             torch.cuda.synchronize()
             summed = totals
-            for total in totals:
-                self._comm.sum_in_place(total)
-            count = int(totals[0][-1])
+            self._comm.sum_in_place(totals.view(-1))
+            counts = totals[:, -1].tolist()
         else:
             summed = self._on_host(totals)
-            for total in summed:
-                self._comm.sum_in_place(total.numpy())
-            count = int(summed[0][-1])
+            self._comm.sum_in_place(summed.view(-1).numpy())
+            counts = summed[:, -1].tolist()
 
         # As numbers, where they are used.
         if self._stays_on_device and summed is not totals:
-            for total, host in zip(totals, summed, strict=True):
-                total.copy_(host, non_blocking=True)
-            summed = totals
-        vectors = [exact.to_float(t[:-1], e) for t, e in zip(summed, exponents, strict=True)]
-        return [v if self._stays_on_device else v.cpu().numpy() for v in vectors], count
+            summed = totals.copy_(summed, non_blocking=True)
+        vectors = [
+            exact.to_float(total[:-1], exponent)
+            for total, (_, _, exponent, _) in zip(summed, terms, strict=True)
+        ]
+        return [
+            (vector if self._stays_on_device else vector.cpu().numpy(), count)
+            for vector, count in zip(vectors, counts, strict=True)
+        ]
 
-    def _contribute(
-        self,
-        totals: Sequence[Tensor],
-        rows: Sequence[Tensor],
-        weights: Sequence[np.ndarray],
-        exponents: Sequence[int],
-    ) -> None:
+    def _contribute(self, totals: Tensor, terms: Sequence[tuple[Tensor, np.ndarray, int, int]]) -> None:
         """Add this rank's rows to the totals, which are zero."""
-        # On a GPU all rows at once, with factors that are sent in one copy.
-        if self._on_gpu:
-            factors = np.concatenate([np.ldexp(w, e) for w, e in zip(weights, exponents, strict=True)])
-            if np.isfinite(factors).all():
-                parts = self._factors.put(factors).split([len(part) for part in rows])
-                for total, part, factor in zip(totals, rows, parts, strict=True):
-                    exact.add_all(total[:-1], part, factor)
-                return
+        if not self._on_gpu:
+            for total, (rows, weights, exponent, _) in zip(totals, terms, strict=True):
+                exact.add_contributions(total[:-1], rows, weights.tolist(), exponent)
+            return
 
-        # Otherwise row by row.
-        for total, part, weight, exponent in zip(totals, rows, weights, exponents, strict=True):
-            exact.add_contributions(total[:-1], part, weight.tolist(), exponent)
+        # On a GPU all rows of a sum at once, with weights that are sent in one copy.
+        weights = self._factors.put(np.concatenate([part for _, part, _, _ in terms]))
+        parts = weights.split([len(part) for _, part, _, _ in terms])
+        for total, (rows, _, exponent, _), factors in zip(totals, terms, parts, strict=True):
+            exact.add_all(total[:-1], rows, factors, exponent)
 
-    def _room(self, count: int) -> list[Tensor]:
+    def _empty(self, count: int) -> Tensor:
+        return torch.empty((count, self._num_params + 1), dtype=torch.int64, device=self._device)
+
+    def _room(self, count: int) -> Tensor:
         """Sums, zero. Kept and reused."""
-        while len(self._totals) < count:
-            self._totals.append(torch.zeros(self._num_params + 1, dtype=torch.int64, device=self._device))
-        for total in self._totals[:count]:
-            total.zero_()
-        return self._totals[:count]
+        if len(self._totals) < count:
+            self._totals = self._empty(count)
+        return self._totals[:count].zero_()
 
-    def _on_host(self, totals: Sequence[Tensor]) -> list[Tensor]:
+    def _on_host(self, totals: Tensor) -> Tensor:
         """The sums in host memory; waits for the device once."""
         if not self._on_gpu:
-            return list(totals)
-        while len(self._hosts) < len(totals):
-            self._hosts.append(torch.empty(self._num_params + 1, dtype=torch.int64, pin_memory=True))
-        hosts = self._hosts[: len(totals)]
-        for total, host in zip(totals, hosts, strict=True):
-            host.copy_(total, non_blocking=True)
+            return totals
+        if self._host is None or len(self._host) < len(totals):
+            self._host = torch.empty(totals.shape, dtype=torch.int64, pin_memory=True)
+        host = self._host[: len(totals)]
+        host.copy_(totals, non_blocking=True)
         torch.cuda.current_stream().synchronize()
-        return hosts
+        return host
 
-    def _agree(
-        self,
-        clients: np.ndarray,
-        weights: np.ndarray,
-        peaks: np.ndarray,
-        report: RankReport,
-        failure: ClientError | None,
-    ) -> tuple[np.ndarray, RankReport]:
-        """Collective. Every client's largest |update|, and the combined report of all ranks.
+    def _agree(self, shares: Sequence[Share]) -> list[tuple[list[np.ndarray], RankReport] | Exception]:
+        """Collective. For each run its clients' largest magnitudes and the combined report of all ranks.
 
-        A failure on any rank is raised on all ranks.
+        Or the error that ends the run.
         """
-        # One rank knows all.
+        # One rank knows all; several tell each other.
         if self._comm.size == 1:
-            if failure:
-                self._comm.fail_together(failure)
-            _refuse_non_finite(clients, weights * peaks)
-            return peaks, report
+            reports = [(share.peaks, share.report) for share in shares]
+        else:
+            reports = self._tell(shares)
 
-        # Report, plan and the values of a few clients in one message.
-        plan, count = zlib.crc32(clients.tobytes() + weights.tobytes()), len(clients)
-        # The length is fixed, so that ranks which disagree on the participants can still compare.
-        head = np.zeros(_HEAD)
-        head[:_REPORT] = report.pack(plan, count)
-        fits = count <= _HEAD - _REPORT
-        if fits:
-            head[_REPORT : _REPORT + count] = peaks
-        shared = self._comm.maximum(head)
+        # A failure of any rank ends its run on all, and so does an infinite update.
+        agreed: list[tuple[list[np.ndarray], RankReport] | Exception] = []
+        for share, (peaks, everybody) in zip(shares, reports, strict=True):
+            error = self._comm.shared_failure(share.failure) if everybody.failed else None
+            weighted = [share.weights * peaks[0], *peaks[1:]]
+            for values in weighted if error is None else ():
+                error = error or _non_finite(share.clients, values)
+            agreed.append(error or (peaks, everybody))
+        return agreed
 
-        # Stop on all ranks together if they disagree or one of them failed.
-        everybody, is_agreed = RankReport.unpack(shared[:_REPORT])
-        if not is_agreed:
+    def _tell(self, shares: Sequence[Share]) -> list[tuple[list[np.ndarray], RankReport]]:
+        """Collective. The maximum over ranks of all peaks and reports."""
+        # Report, plan and the values of a few clients in one message. Its length is fixed, so that ranks
+        # which disagree on the participants can still compare.
+        heads, long = np.zeros((len(shares), _HEAD)), []
+        for head, share in zip(heads, shares, strict=True):
+            plan = zlib.crc32(share.clients.tobytes() + share.weights.tobytes())
+            head[:_REPORT] = share.report.pack(plan, len(share.clients))
+            if len(share.clients) <= _HEAD - _REPORT:
+                head[_REPORT : _REPORT + len(share.clients)] = share.peaks[0]
+            else:
+                long.append(share.peaks[0])
+            long += share.peaks[1:]
+        heads = self._comm.maximum(heads.reshape(-1)).reshape(heads.shape)
+
+        # Stop on all ranks together if they disagree.
+        reports = [RankReport.unpack(head[:_REPORT]) for head in heads]
+        if not all(is_agreed for _, is_agreed in reports):
             raise UserError.on_all_ranks(
                 "the ranks disagree on who takes part: participation.availability must be a pure "
                 "function of its arguments; draw random numbers from its seed and t only",
                 ranks=self._comm.size,
             )
-        if everybody.failed:
-            self._comm.fail_together(failure)
 
-        # Many clients need a message of their own; no update may be infinite.
-        peaks = shared[_REPORT : _REPORT + count] if fits else self._comm.maximum(peaks)
-        _refuse_non_finite(clients, weights * peaks)
-        return peaks, everybody
+        # Many clients, and a method's own sums, need a message of their own.
+        told = iter(())
+        if long:
+            largest = self._comm.maximum(np.concatenate(long))
+            told = iter(np.split(largest, np.cumsum([len(part) for part in long])[:-1]))
+        found = []
+        for head, share, (everybody, _) in zip(heads, shares, reports, strict=True):
+            count = len(share.clients)
+            first = head[_REPORT : _REPORT + count] if count <= _HEAD - _REPORT else next(told)
+            found.append(([first, *(next(told) for _ in share.peaks[1:])], everybody))
+        return found
 
 
-def _refuse_non_finite(clients: np.ndarray, peaks: np.ndarray) -> None:
-    """Raise the same error on all ranks if some client's row holds inf or nan."""
-    if not np.isfinite(peaks).all():
-        raise NonFiniteUpdateError(int(clients[~np.isfinite(peaks)][0]))
+def _non_finite(clients: np.ndarray, peaks: np.ndarray) -> NonFiniteUpdateError | None:
+    """The error, the same on all ranks, if some client's row holds inf or nan."""
+    if np.isfinite(peaks).all():
+        return None
+    return NonFiniteUpdateError(int(clients[~np.isfinite(peaks)][0]))

@@ -2,149 +2,261 @@
 
 The update itself is accumulated, y = x + update, instead of stepping y in place: at gamma = 1e-5 a step
 often falls below half an ulp of y and would be lost in float32. Invariant: an update is a pure function
-of x_t, gamma and the client's minibatches, regardless of which clients are trained with it.
+of x_t, gamma and the client's minibatches, regardless of which clients, of which runs, are trained with it.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedmpi.data import rng
-from fedmpi.data.shard import ClientData, Work
+from fedmpi.data.shard import Work
 from fedmpi.errors import ClientError
 from fedmpi.methods import Method, Round
 from fedmpi.methods.base import Local, Rate, add_scaled
 from fedmpi.models.engines import Gradients
 from fedmpi.models.flat import aligned_rows
 
-Step = Callable[[Tensor, Tensor, Rate, Rate], None]
+Step = Callable[[Tensor, Tensor, Rate], None]
 
 _MOST_STEPS = 256
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """What one run wants to be trained in a round, on this rank."""
+
+    start: Tensor  # x_t in working precision
+    local: Local  # a row for each client: updates, the method's tables and scratch
+    works: Sequence[Work]
+    method: Method
+    current: Round
+    local_steps: int
+    clip_norm: float | None = None
+    reseed: bool = False  # a user's model may draw random numbers, in dropout for example
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Clients of one run that are trained beside those of others."""
+
+    task: Task
+    here: slice  # among the group's rows
+    local: Local  # their rows
+
+
+@dataclass(frozen=True)
+class Group:
+    """Clients that are trained together; their updates are neighbours in memory."""
+
+    rows: slice  # of all updates
+    works: Sequence[Work]
+    pieces: Sequence[Piece]
+
+
+class Failures:
+    """What went wrong, and for which run; a run whose client failed is not trained any further."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, ClientError] = {}
+
+    def add(self, task: Task, works: Sequence[Work], error: Exception) -> None:
+        """Name round and clients, whatever failed; the first error of a run counts."""
+        who, t = ", ".join(str(work.client) for work in works), task.current.t
+        failure = ClientError(f"round {t}, client {who}: {type(error).__name__}: {error}")
+        failure.__cause__ = error
+        self._found.setdefault(id(task), failure)
+
+    def of(self, task: Task) -> ClientError | None:
+        """The failure of a run."""
+        return self._found.get(id(task))
+
+    def raise_first(self) -> None:
+        """Raise the first error, if there is one."""
+        for error in self._found.values():
+            raise error
 
 
 class LocalTrainer:
     """Trains clients in groups of up to the engine's group size. On a CPU; see gpu_client.py for a GPU."""
 
-    def __init__(
-        self,
-        gradients: Gradients,
-        data: ClientData,
-        start: Tensor,
-        *,
-        clip_norm: float | None = None,
-        reseed: bool = False,
-        after_step: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.data = data
-        self.start = torch.empty_like(start)  # x_t in working precision
+    def __init__(self, gradients: Gradients, *, after_step: Callable[[], None] = lambda: None) -> None:
         self._gradients = gradients
-        self._reseed = reseed  # a user's model may draw random numbers, in dropout for example
         self._after_step = after_step
-        self._clip_norm = clip_norm
-        self._plain_steps: dict[tuple[int, int], Step] = {}  # by the place of the updates
+        self._plain_steps: dict[tuple, Step] = {}  # by the place of the updates
 
     def train(
-        self, local: Local, works: Sequence[Work], method: Method, current: Round, local_steps: int
+        self, updates: Tensor, tasks: Sequence[Task], rows: Sequence[slice], failures: Failures
     ) -> None:
-        """Write each client's update of a round into its row of local["update"]. `self.start` holds x_t.
+        """Write each client's update into its row of `updates`, in which the tasks follow each other.
 
-        The method may change its other entries of `local`.
+        `rows`: which of each task's clients. Methods may change other entries of `local`.
         """
-        local["update"].zero_()
-        for rows, group in self._groups(works):
+        for task, some in zip(tasks, rows, strict=True):
+            task.local["update"][some].zero_()
+        for group in self._groups(tasks, rows):
+            if all(failures.of(piece.task) for piece in group.pieces):
+                continue
+            some = updates[group.rows]
             try:
-                # A model with dropout draws from the client's own seed.
-                if self._reseed:
-                    torch.manual_seed(rng.integer(self.data.seed, "model", group[0].client, group[0].drawn))
-                self._train_group(rows_of(local, rows), group, method, local_steps, current.local_lr)
+                if self._is_plain(group) and not self._gradients.uses_autograd:
+                    with torch.inference_mode():  # quicker; a method's own step may keep tensors
+                        self._train_group(some, group, failures)
+                else:
+                    self._train_group(some, group, failures)
             except Exception as error:
-                # Name round and clients, whatever failed.
-                who = ", ".join(str(work.client) for work in group)
-                raise ClientError(
-                    f"round {current.t}, client {who}: {type(error).__name__}: {error}"
-                ) from error
+                for piece in group.pieces:
+                    failures.add(piece.task, group.works[piece.here], error)
 
-    def _groups(self, works: Sequence[Work]) -> Iterator[tuple[slice, Sequence[Work]]]:
+    def _groups(self, tasks: Sequence[Task], rows: Sequence[slice]) -> Iterator[Group]:
         """Neighbours that draw alike; a client without samples has a zero gradient.
 
         Clients draw alike if their minibatches have the same size and are all of their samples, or are not.
         """
+        # All clients, with what those of a group have in common: they follow each other without a gap, too.
+        flat, kinds, first = [], [], 0
+        for task, some in zip(tasks, rows, strict=True):
+            kind = self._kind(task)
+            for row in range(len(task.works))[some]:
+                work = task.works[row]
+                kinds.append((first + row - len(flat), work.batch, work.is_full, kind))
+                flat.append((task, row, first + row))
+            first += len(task.works)
+
         # Runs of clients that draw alike, cut to sizes that are trained together.
         begin = 0
-        for (batch, _), same in itertools.groupby(works, lambda work: work.how_it_draws):
+        for (_, batch, _, _), same in itertools.groupby(kinds):
             end = begin + len(list(same))
-            first = begin
-            while batch and first < end:
-                rows = slice(first, first + self._group_size(end - first))
-                yield rows, works[rows]
-                first = rows.stop
+            while batch and begin < end:
+                count = self._group_size(end - begin)
+                yield _group(flat[begin : begin + count])
+                begin += count
             begin = end
+
+    def _kind(self, task: Task) -> Hashable:
+        """What tasks must have in common for their clients to be trained together."""
+        return task.local_steps, None if self._gradients.takes_rates else task.current.local_lr
 
     def _group_size(self, left: int) -> int:
         """How many of `left` clients that draw alike are trained next."""
         return min(left, self._gradients.group_size)
 
-    def _train_group(
-        self, local: Local, group: Sequence[Work], method: Method, local_steps: int, local_lr: float
-    ) -> None:
-        step = self._step(local, method)
-        for minibatch in self.data.minibatches(group, local_steps):
-            step(*minibatch, local_lr, -local_lr)
+    def _is_plain(self, group: Group) -> bool:
+        """Whether the engine may add gradients to the updates directly."""
+        return all(
+            not piece.task.method.steps_by_itself and piece.task.clip_norm is None for piece in group.pieces
+        )
+
+    def _train_group(self, updates: Tensor, group: Group, failures: Failures) -> None:
+        # A model with dropout draws from the client's own seed.
+        work, task = group.works[0], group.pieces[0].task
+        if task.reseed:
+            torch.manual_seed(rng.integer(work.data.seed, "model", work.client, work.drawn))
+
+        # All steps.
+        step, rates = self._step(updates, group, failures), _rates(group, updates)
+        for minibatch in work.data.minibatches(group.works, task.local_steps):
+            step(*minibatch, rates)
             self._after_step()
 
-    def _step(self, local: Local, method: Method) -> Step:
+    def _step(self, updates: Tensor, group: Group, failures: Failures) -> Step:
         """A step on these rows. Plain SGD works on the updates alone, whose rows come again every round."""
-        if method.steps_by_itself or self._clip_norm is not None:
-            return make_step(self._gradients, self.start, local, method, clip_norm=self._clip_norm)
-        key = local["update"].data_ptr(), len(local["update"])
+        if not self._is_plain(group):
+            return self._step_by_methods(updates, group, failures)
+        key = updates.data_ptr(), *((id(p.task.start), p.here.stop) for p in group.pieces)
         if key not in self._plain_steps:
             if len(self._plain_steps) >= _MOST_STEPS:
                 self._plain_steps.clear()
-            self._plain_steps[key] = make_step(self._gradients, self.start, local, method, clip_norm=None)
+            starts = [(piece.task.start, piece.here) for piece in group.pieces]
+            self._plain_steps[key] = plain_step(self._gradients, starts, updates)
         return self._plain_steps[key]
 
+    def _step_by_methods(self, updates: Tensor, group: Group, failures: Failures) -> Step:
+        """The gradients of all clients at once; then each run takes its own step."""
+        gradient = aligned_rows(len(updates), updates.shape[1], updates)
+        local_params = self._gradients.local_params(len(updates))
+        add_gradient = self._gradients.adder(gradient)
+        steps = [
+            (piece, updates[piece.here], local_params[piece.here],
+             method_step(piece.task.method, piece.local, gradient[piece.here], piece.task.clip_norm))
+            for piece in group.pieces
+        ]  # fmt: skip
 
-def make_step(
-    gradients: Gradients, start: Tensor, local: Local, method: Method, *, clip_norm: float | None
-) -> Step:
-    """One local step of a group: y = x + update; then update -= gamma * gradient at y.
-
-    It takes inputs, labels, gamma and -gamma.
-    """
-    update = local["update"]
-    local_params = gradients.local_params(len(update))
-
-    # Plain SGD: the engine adds the gradient directly to the update.
-    if not method.steps_by_itself and clip_norm is None:
-        add_gradient = gradients.adder(update)
-
-        def step(inputs: Tensor, labels: Tensor, local_lr: Rate, minus_lr: Rate) -> None:
-            torch.add(start, update, out=local_params)
-            add_gradient(inputs, labels, minus_lr)
+        def step(inputs: Tensor, labels: Tensor, rates: Rate) -> None:
+            for piece, update, y, _ in steps:
+                torch.add(piece.task.start, update, out=y)
+            add_gradient(inputs, labels, 1.0)
+            for piece, _, _, own_step in steps:
+                try:
+                    if not failures.of(piece.task):
+                        own_step(piece.task.current.local_lr, -piece.task.current.local_lr)
+                except Exception as error:
+                    failures.add(piece.task, group.works[piece.here], error)
+            gradient.zero_()
 
         return step
 
-    # Clipping and other methods need the gradient separately.
-    gradient = aligned_rows(len(update), update.shape[1], update)
-    add_gradient = gradients.adder(gradient)
 
-    def step_by_method(inputs: Tensor, labels: Tensor, local_lr: Rate, minus_lr: Rate) -> None:
-        torch.add(start, update, out=local_params)
-        add_gradient(inputs, labels, 1.0)
+def _group(clients: Sequence[tuple[Task, int, int]]) -> Group:
+    """A group of clients, each given by its task, its row there, and its row of all updates."""
+    pieces, begin = [], 0
+    for task, same in itertools.groupby(clients, lambda client: client[0]):
+        rows = [row for _, row, _ in same]
+        here, own = slice(begin, begin + len(rows)), slice(rows[0], rows[-1] + 1)
+        pieces.append(Piece(task, here, rows_of(task.local, own)))
+        begin = here.stop
+    works = [task.works[row] for task, row, _ in clients]
+    first = clients[0][2]
+    return Group(slice(first, first + len(clients)), works, pieces)
+
+
+def _rates(group: Group, like: Tensor) -> Rate:
+    """-gamma of the group, or of each of its clients if they differ."""
+    rates = [piece.task.current.local_lr for piece in group.pieces]
+    if len(set(rates)) == 1:
+        return -rates[0]
+    counts = [piece.here.stop - piece.here.start for piece in group.pieces]
+    each = [-rate for rate, count in zip(rates, counts, strict=True) for _ in range(count)]
+    return like.new_tensor(each, dtype=torch.float64)[:, None]
+
+
+def plain_step(gradients: Gradients, starts: Sequence[tuple[Tensor, slice]], updates: Tensor) -> Step:
+    """y = x + update; update -= gamma * gradient at y. Takes inputs, labels and -gamma.
+
+    `starts`: x, and the rows that start from it.
+    """
+    local_params = gradients.local_params(len(updates))
+    add_gradient = gradients.adder(updates)
+    sums = [(start, updates[rows], local_params[rows]) for start, rows in starts]
+
+    def step(inputs: Tensor, labels: Tensor, rates: Rate) -> None:
+        for start, update, y in sums:
+            torch.add(start, update, out=y)
+        add_gradient(inputs, labels, rates)
+
+    return step
+
+
+def method_step(
+    method: Method, local: Local, gradient: Tensor, clip_norm: float | None
+) -> Callable[[Rate, Rate], None]:
+    """What a run does with the gradients of its clients. Takes gamma and -gamma."""
+
+    def step(local_lr: Rate, minus_lr: Rate) -> None:
         if clip_norm is not None:
             norms = gradient.norm(dim=1, keepdim=True)
             gradient.mul_((clip_norm / norms).clamp_(max=1.0))
         if method.steps_by_itself:
             method.step(local, gradient, local_lr)
         else:
-            add_scaled(update, gradient, minus_lr)
-        gradient.zero_()
+            add_scaled(local["update"], gradient, minus_lr)
 
-    return step_by_method
+    return step
 
 
 def rows_of(local: Local, rows: slice) -> Local:

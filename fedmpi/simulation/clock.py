@@ -29,10 +29,11 @@ class Phase:
 class Stopwatch:
     """Seconds spent in named phases."""
 
-    def __init__(self, offset: float = 0.0) -> None:
+    def __init__(self, offset: float = 0.0, shared: Stopwatch | None = None) -> None:
+        """`shared`: the phases of another run in the same pack."""
         self.offset = offset  # the time of earlier legs of a run
         self._begin = time.perf_counter()
-        self.seconds: dict[str, float] = defaultdict(float)
+        self.seconds: dict[str, float] = shared.seconds if shared else defaultdict(float)
         self._phases: dict[str, Phase] = {}
 
     def start(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -25,42 +26,88 @@ NOTHING: Metrics = math.nan, math.nan
 _BLOCKS_AT_ONCE = 16
 
 
-def evaluate(comm: Comm, model: FlatModel, global_params: Vector, data: EvalData) -> Metrics:
-    """Collective. (mean loss, accuracy) over the whole set; nan for an empty set or no classes."""
-    return evaluate_all(comm, [model], [global_params], data)[0]
+class Evaluator:
+    """What was found for one set; it holds while x does not change (rounds without participants)."""
+
+    def __init__(self, model: FlatModel, data: EvalData) -> None:
+        self.model, self.data = model, data
+        self.found = NOTHING
+        self._seen: Vector | None = None
+
+    def is_new(self, global_params: Vector) -> bool:
+        """Whether x changed since the last evaluation. Nobody writes into x: then it is another vector."""
+        return global_params is not self._seen
+
+    def keep(self, global_params: Vector, found: Metrics) -> None:
+        """What was found for this x."""
+        self._seen, self.found = global_params, found
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """What a run wants to know: x on some sets. The answer is in `found` of these evaluators."""
+
+    global_params: Vector
+    evaluators: Sequence[Evaluator]  # of one model
 
 
 @torch.inference_mode()
-def evaluate_all(
-    comm: Comm, models: Sequence[FlatModel], vectors: Sequence[Vector], data: EvalData
-) -> list[Metrics]:
-    """Collective. As `evaluate`, of several x, each with a model of its own, in one pass over the data."""
-    if data.num_samples == 0:
-        return [NOTHING] * len(models)
-    for model, global_params in zip(models, vectors, strict=True):
-        model.load(global_params)
+def look_all(comm: Comm, looks: Sequence[Look]) -> None:
+    """Collective. Evaluate what several runs ask for, each set in one pass, with one message for all."""
+    # What is new, by set: runs of a pack share their sets.
+    wanted: dict[int, list[tuple[Evaluator, Vector]]] = {}
+    for look in looks:
+        new = [evaluator for evaluator in look.evaluators if evaluator.is_new(look.global_params)]
+        if new:
+            new[0].model.load(look.global_params)
+        for evaluator in new:
+            wanted.setdefault(id(evaluator.data), []).append((evaluator, look.global_params))
+
+    # This rank's blocks; each has one owner, so that the sum is exact.
+    sums = [_sums([evaluator for evaluator, _ in some]) for some in wanted.values()]
+    shapes = [part.shape for part in sums]
+    flat = np.concatenate([part.reshape(-1) for part in sums]) if sums else np.empty(0)
+    comm.sum_in_place(flat)
+
+    # Means of the whole sets.
+    ends = np.cumsum([math.prod(shape) for shape in shapes])
+    for some, shape, end in zip(wanted.values(), shapes, ends, strict=True):
+        part = flat[end - math.prod(shape) : end].reshape(shape)
+        for place, (evaluator, x) in enumerate(some):
+            evaluator.keep(x, _means(*part[:, :, place].T, evaluator.data.num_samples))
+
+
+def evaluate(comm: Comm, model: FlatModel, global_params: Vector, data: EvalData) -> Metrics:
+    """Collective. (mean loss, accuracy) over the whole set; nan for an empty set or no classes."""
+    evaluator = Evaluator(model, data)
+    look_all(comm, [Look(global_params, [evaluator])])
+    return evaluator.found
+
+
+def _sums(evaluators: Sequence[Evaluator]) -> np.ndarray:
+    """(blocks, 2, models): sums of losses and of right answers on one set; zero in others' blocks."""
+    data, models = evaluators[0].data, [evaluator.model for evaluator in evaluators]
+    for model in models:
         model.forward.eval()
 
-    # This rank's blocks; on a GPU nobody waits for them one by one.
-    forwards, found = [make_forward(model) for model in models], []
+    # On a GPU nobody waits for the blocks one by one.
+    forward, found = make_forward(models), []
     for inputs, labels in data.blocks(at_once=_BLOCKS_AT_ONCE if may_take_many(models[0]) else 1):
-        outputs = torch.stack([forward(inputs) for forward in forwards], dim=1)
-        found.append(_look_at(outputs, labels))
+        found.append(_look_at(forward(inputs), labels))
     for model in models:
         model.forward.train()
 
-    # Exact: each block has one owner.
     sums = np.zeros((data.num_blocks, 2, len(models)))
     if found:
         sums[data.block_ids] = torch.cat(found).cpu().numpy()
-    comm.sum_in_place(sums.reshape(-1))
-    return [_means(*sums[:, :, k].T, data.num_samples) for k in range(len(models))]
+    return sums
 
 
 def _look_at(outputs: Tensor, labels: Tensor) -> Tensor:
     """(blocks, 2, models) in float64: sums of the losses, and how many samples are classified correctly.
 
-    Takes (blocks, models, classes, samples), or (blocks, models, samples) of losses; labels (blocks, samples).
+    Takes (blocks, models, classes, samples), or (blocks, models, samples) of losses; and labels,
+    (blocks, samples).
     """
     if outputs.dim() == 3:
         losses = outputs.double().sum(dim=2)
@@ -75,28 +122,7 @@ def _look_at(outputs: Tensor, labels: Tensor) -> Tensor:
 
 def _means(losses: np.ndarray, correct: np.ndarray, count: int) -> Metrics:
     """From the sums of all blocks; fsum: correctly rounded."""
+    if count == 0:
+        return NOTHING
     loss = math.fsum(losses) / count if np.isfinite(losses).all() else math.inf
     return loss, correct.sum() / count
-
-
-class Evaluator:
-    """Evaluates x on one set; keeps the result while x does not change (rounds without participants)."""
-
-    def __init__(self, comm: Comm, model: FlatModel, data: EvalData) -> None:
-        self._comm, self.model, self.data = comm, model, data
-        self._seen: Vector | None = None
-        self._found = NOTHING
-
-    def __call__(self, global_params: Vector) -> Metrics:
-        """Collective. (mean loss, accuracy)."""
-        if self.is_new(global_params):
-            self.keep(global_params, evaluate(self._comm, self.model, global_params, self.data))
-        return self._found
-
-    def is_new(self, global_params: Vector) -> bool:
-        """Whether x changed since the last evaluation. Nobody writes into x: then it is another vector."""
-        return global_params is not self._seen
-
-    def keep(self, global_params: Vector, found: Metrics) -> None:
-        """What was found for this x."""
-        self._seen, self._found = global_params, found

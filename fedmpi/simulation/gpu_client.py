@@ -12,44 +12,37 @@ may depend on the number of matrices).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedmpi.data.device_draws import DeviceDraws
-from fedmpi.data.shard import ClientData, Work
-from fedmpi.methods import Method, Round
-from fedmpi.methods.base import Local
+from fedmpi.data.shard import Work
+from fedmpi.methods import Method
+from fedmpi.methods.base import Local, Rate
 from fedmpi.models.engines import Engine, Gradients, make_gradients
 from fedmpi.models.flat import FlatModel, aligned_rows
-from fedmpi.simulation.client import LocalTrainer, make_step, rows_of
-from fedmpi.simulation.gpu_program import SIDE_BY_SIDE, Lane, Program, Recordings, streams
+from fedmpi.simulation.client import Failures, Group, LocalTrainer, Task, method_step, plain_step
+from fedmpi.simulation.gpu_program import SIDE_BY_SIDE, Lane, Program, Recordings, Step, streams
 
 _LARGEST_SIDE_BY_SIDE = 5_000_000  # parameters; beyond that one client fills a GPU
 
 
 def make_trainer(
-    engine: Engine,
-    model: FlatModel,
-    data: ClientData,
-    *,
-    clip_norm: float | None,
-    reseed: bool,
-    after_step: Callable[[], None],
+    engine: Engine, model: FlatModel, *, may_draw: bool, after_step: Callable[[], None]
 ) -> LocalTrainer:
-    """The trainer for a model's device."""
-    options = {"clip_norm": clip_norm, "reseed": reseed, "after_step": after_step}
+    """The trainer for a model's device. `may_draw`: the model may draw random numbers."""
     first = make_gradients(engine, model)
     if model.values.device.type == "cpu":
-        return LocalTrainer(first, data, model.values, **options)
+        return LocalTrainer(first, after_step=after_step)
 
     # Side by side only what leaves room on the device, one by one what draws random numbers.
-    is_small = model.num_params <= _LARGEST_SIDE_BY_SIDE and not reseed
+    is_small = model.num_params <= _LARGEST_SIDE_BY_SIDE and not may_draw
     count = SIDE_BY_SIDE[0] if first.group_size == 1 and is_small else 1
     lanes = [first, *(make_gradients(engine, model.replica()) for _ in range(count - 1))]
-    return GpuTrainer(lanes, data, model.values, **options)
+    return GpuTrainer(lanes, model.values.device, may_draw=may_draw, after_step=after_step)
 
 
 @dataclass(frozen=True)
@@ -59,8 +52,7 @@ class _Kind:
     count: int  # clients
     batch: int
     is_full: bool  # minibatches are all samples of the client
-    method: type
-    rate: float | None  # None: gamma is read from the device
+    task: Hashable  # what their tasks have in common
 
 
 class GpuTrainer(LocalTrainer):
@@ -69,35 +61,37 @@ class GpuTrainer(LocalTrainer):
     def __init__(
         self,
         lanes: Sequence[Gradients],
-        data: ClientData,
-        start: Tensor,
+        device: torch.device,
         *,
-        clip_norm: float | None = None,
-        reseed: bool = False,
+        may_draw: bool = False,
         after_step: Callable[[], None] = lambda: None,
     ) -> None:
         """`lanes`: one for each client that is trained side by side; a single one trains groups."""
-        super().__init__(lanes[0], data, start, clip_norm=clip_norm, reseed=reseed, after_step=after_step)
-        self.recordings = Recordings(start.device, enabled=not reseed)
-        own = streams(start.device)[1 : 1 + len(lanes)]
+        super().__init__(lanes[0], after_step=after_step)
+        self.recordings = Recordings(device, enabled=not may_draw)
+        own = streams(device)[1 : 1 + len(lanes)]
         self._lanes = [Lane(gradients, stream) for gradients, stream in zip(lanes, own, strict=True)]
-        self._draws = DeviceDraws(data, start.device)
-        # Gamma and -gamma, where recorded steps find them.
-        self._rates = torch.zeros(2, dtype=torch.float64, device=start.device)
-        self._sent: Local = {}  # what the server sends, at a fixed place
+        self._draws = DeviceDraws(device)
 
     def train(
-        self, local: Local, works: Sequence[Work], method: Method, current: Round, local_steps: int
+        self, updates: Tensor, tasks: Sequence[Task], rows: Sequence[slice], failures: Failures
     ) -> None:
         """As on a CPU. What this round's clients draw is sent to the device first, at once."""
-        self._draws.send(works, local_steps)
-        self._rates[0].fill_(current.local_lr)
-        self._rates[1].fill_(-current.local_lr)
-        for name in local:
-            if name.startswith("server_"):
-                place = self._sent.setdefault(name, torch.empty_like(local[name]))
-                place.copy_(local[name])
-        super().train(local, works, method, current, local_steps)
+        self._draws.send(
+            [
+                (work, task.local_steps, task.current.local_lr)
+                for task, some in zip(tasks, rows, strict=True) for work in task.works[some]
+            ]
+        )  # fmt: skip
+        super().train(updates, tasks, rows, failures)
+
+    def _kind(self, task: Task) -> Hashable:
+        """What a recorded step depends on."""
+        method = task.method
+        if not method.steps_by_itself:
+            return task.local_steps, task.clip_norm, tuple(task.local), None, None
+        fixed = None if method.rate_on_device else task.current.local_lr
+        return task.local_steps, task.clip_norm, tuple(task.local), method.step_key, fixed
 
     def _group_size(self, left: int) -> int:
         """Whole groups of the batched engine; 4, 2 or 1 clients side by side by the loop engine."""
@@ -105,44 +99,65 @@ class GpuTrainer(LocalTrainer):
             return super()._group_size(left)
         return next(n for n in SIDE_BY_SIDE if n <= min(left, len(self._lanes)))
 
-    def _train_group(
-        self, local: Local, group: Sequence[Work], method: Method, local_steps: int, local_lr: float
-    ) -> None:
+    def _train_group(self, updates: Tensor, group: Group, failures: Failures) -> None:
         # The program for clients that draw like these.
-        batch, is_full = group[0].how_it_draws
+        work, task = group.works[0], group.pieces[0].task
         in_groups = self._gradients.group_size > 1
-        fixed = method.steps_by_itself and not method.rate_on_device
         kind = _Kind(
-            count=self._gradients.group_size if in_groups else len(group),
-            batch=batch, is_full=is_full, method=type(method), rate=local_lr if fixed else None,
+            count=self._gradients.group_size if in_groups else len(group.works),
+            batch=work.batch, is_full=work.is_full, task=self._kind(task),
         )  # fmt: skip
-        program = self.recordings.get(kind, lambda: self._program(kind, local, method, local_steps))
+        program = self.recordings.get(kind, lambda: self._program(kind, work, task))
 
         # Put the clients into its memory, take all steps, and take the results out.
-        rows = slice(len(group))
-        program.fill(local, rows, lambda samples: self._draws.fill(group, samples))
-        for _ in range(local_steps):
+        program.fill(group, self._draws)
+        for _ in range(task.local_steps):
             program()
             self._after_step()
-        program.take_out(local, rows)
+        program.take_out(group)
 
-    def _program(self, kind: _Kind, local: Local, method: Method, local_steps: int) -> Program:
+    def _program(self, kind: _Kind, work: Work, task: Task) -> Program:
         """New memory, and a step on it."""
         memory = {
-            name: self._sent[name]
-            if name.startswith("server_")
-            else aligned_rows(kind.count, value.shape[1], value)
-            for name, value in local.items()
+            name: aligned_rows(kind.count, value.shape[1], value) for name, value in task.local.items()
         }
-        samples = self._draws.room(kind.count, kind.batch, is_full=kind.is_full, steps=local_steps)
-        rates = tuple(self._rates) if kind.rate is None else (kind.rate, -kind.rate)
+        starts = aligned_rows(kind.count, len(task.start), task.start)
+        samples = self._draws.room(
+            work.data, kind.count, kind.batch, is_full=kind.is_full, steps=task.local_steps
+        )
         lanes = self._lanes[: 1 if self._gradients.group_size > 1 else kind.count]
         share = kind.count // len(lanes)
-        steps = [
-            make_step(
-                lane.gradients, self.start, rows_of(memory, slice(share * i, share * (i + 1))), method,
-                clip_norm=self._clip_norm,
-            )
-            for i, lane in enumerate(lanes)
-        ]  # fmt: skip
-        return Program(memory, samples, lanes, steps, rates, kind.batch, self.data, is_full=kind.is_full)
+        steps = []
+        for index, lane in enumerate(lanes):
+            rows = slice(share * index, share * (index + 1))
+            own = {name: value[rows] for name, value in memory.items()}
+            steps.append(_make_step(lane.gradients, starts[rows], own, task.method, task.clip_norm))
+        is_fixed = task.method.steps_by_itself and not task.method.rate_on_device
+        return Program(
+            memory, starts, samples, lanes, steps, kind.batch, work.data,
+            is_full=kind.is_full, rate=task.current.local_lr if is_fixed else None,
+        )  # fmt: skip
+
+
+def _make_step(
+    gradients: Gradients, starts: Tensor, local: Local, method: Method, clip_norm: float | None
+) -> Step:
+    """One local step of the clients of a lane: inputs, labels, gamma and -gamma."""
+    update = local["update"]
+    if not method.steps_by_itself and clip_norm is None:
+        plain = plain_step(gradients, [(starts, slice(None))], update)
+        return lambda inputs, labels, local_lr, minus_lr: plain(inputs, labels, minus_lr)
+
+    # Clipping and other methods need the gradient separately.
+    local_params = gradients.local_params(len(update))
+    gradient = aligned_rows(len(update), update.shape[1], update)
+    add_gradient = gradients.adder(gradient)
+    own_step = method_step(method, local, gradient, clip_norm)
+
+    def step(inputs: Tensor, labels: Tensor, local_lr: Rate, minus_lr: Rate) -> None:
+        torch.add(starts, update, out=local_params)
+        add_gradient(inputs, labels, 1.0)
+        own_step(local_lr, minus_lr)
+        gradient.zero_()
+
+    return step

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmpi.data.device_draws import Samples, crop_on_device
+from fedmpi.data.device_draws import DeviceDraws, Samples, crop_on_device
 from fedmpi.data.shard import ClientData
 from fedmpi.methods.base import Local, Rate
 from fedmpi.models.engines import Gradients
-from fedmpi.simulation.client import Step
+from fedmpi.simulation.client import Group
+
+Step = Callable[[Tensor, Tensor, Rate, Rate], None]  # inputs, labels, gamma, -gamma
 
 SIDE_BY_SIDE = (4, 2, 1)  # clients on streams of their own
 _MOST_RECORDINGS = 4
@@ -47,17 +49,22 @@ class Program:
     def __init__(
         self,
         memory: Local,
+        starts: Tensor,
         samples: Samples,
         lanes: Sequence[Lane],
         steps: Sequence[Step],
-        rates: tuple[Rate, Rate],
         batch: int,
         data: ClientData,
         *,
         is_full: bool,
+        rate: float | None,
     ) -> None:
-        self._memory, self._samples, self._lanes, self._steps = memory, samples, lanes, steps
-        self._data, self._is_full, self._rates = data, is_full, rates
+        """`starts`: x_t of each client's run; `data`: how samples are changed; `rate`: gamma, if it is part
+        of the step, otherwise it is read from the device.
+        """
+        self._memory, self._starts, self._samples = memory, starts, samples
+        self._lanes, self._steps = lanes, steps
+        self._data, self._is_full, self._rate = data, is_full, rate
         device = samples.labels.device
         self._number = torch.zeros(1, dtype=torch.int64, device=device)  # of the step
         self._first = torch.arange(batch, device=device)  # positions of the first minibatch
@@ -90,17 +97,23 @@ class Program:
         self._graph = graph
         self._kept = [lane.gradients.memory() for lane in self._lanes]  # the graph knows addresses only
 
-    def fill(self, local: Local, rows: slice, put_samples: Callable[[Samples], None]) -> None:
+    def fill(self, group: Group, draws: DeviceDraws) -> None:
         """Clients' vectors and samples into the memory; the first step comes next."""
-        for name, value in self._own(local):
-            self._memory[name][rows].copy_(value) if name != "update" else self._memory[name].zero_()
-        put_samples(self._samples)
+        self._memory["update"].zero_()
+        for piece in group.pieces:
+            self._starts[piece.here].copy_(piece.task.start)
+            for name, value in piece.local.items():
+                if name != "update":
+                    self._memory[name][piece.here].copy_(value)
+        draws.fill(group.works, self._samples)
         self._number.zero_()
 
-    def take_out(self, local: Local, rows: slice) -> None:
+    def take_out(self, group: Group) -> None:
         """Clients' vectors after the last step."""
-        for name, value in self._own(local):
-            value.copy_(self._memory[name][rows])
+        for piece in group.pieces:
+            for name, value in piece.local.items():
+                if not name.startswith("server_"):
+                    value.copy_(self._memory[name][piece.here])
 
     def __call__(self) -> None:
         """One local step."""
@@ -109,9 +122,6 @@ class Program:
         else:
             self._step()
 
-    def _own(self, local: Local) -> list[tuple[str, Tensor]]:
-        return [(name, value) for name, value in local.items() if not name.startswith("server_")]
-
     def _step(self) -> None:
         """All lanes beside each other, forked from the current stream and joined to it."""
         main, share = torch.cuda.current_stream(), len(self._memory["update"]) // len(self._lanes)
@@ -119,12 +129,19 @@ class Program:
         if not self._is_full:
             where = torch.add(self._first, self._number, alpha=len(self._first))
         for index, (lane, step) in enumerate(zip(self._lanes, self._steps, strict=True)):
+            rows = slice(share * index, share * (index + 1))
             lane.stream.wait_stream(main)
             with torch.cuda.stream(lane.stream):
-                step(*self._minibatch(slice(share * index, share * (index + 1)), where), *self._rates)
+                step(*self._minibatch(rows, where), *self._rates(rows))
         for lane in self._lanes:
             main.wait_stream(lane.stream)
         self._number.add_(1)
+
+    def _rates(self, rows: slice) -> tuple[Rate, Rate]:
+        """Gamma and -gamma of some clients."""
+        if self._rate is not None:
+            return self._rate, -self._rate
+        return self._samples.rates[0, rows], self._samples.rates[1, rows]
 
     def _minibatch(self, rows: slice, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """Inputs and labels of this step, as `ClientData.minibatches` gives them."""

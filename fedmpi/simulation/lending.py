@@ -25,12 +25,15 @@ class Loans:
         self._sending: list[tuple[object, Tensor]] = []  # requests, and the bytes they send
         self._arriving: dict[int, tuple[object, Tensor]] = {}
 
-    def start(self, clients: np.ndarray, trainers: np.ndarray, drawn: np.ndarray, count: int) -> None:
+    def start(
+        self, clients: np.ndarray, trainers: np.ndarray, drawn: np.ndarray, count: int, first_tag: int = 0
+    ) -> None:
         """Start sending samples of lent clients, and receiving those of borrowed clients."""
         owners = owner_of(clients, self._comm.size)
         device, drawn_here = self._data.inputs.device, []
-        for tag in np.flatnonzero(owners != trainers).tolist():
-            client, owner, trainer = int(clients[tag]), int(owners[tag]), int(trainers[tag])
+        for place in np.flatnonzero(owners != trainers).tolist():
+            client, owner, trainer = int(clients[place]), int(owners[place]), int(trainers[place])
+            tag = first_tag + place
             # Borrowed: receive.
             if trainer == self._comm.rank:
                 buffer = host_bytes(self._num_bytes(client, count), device)

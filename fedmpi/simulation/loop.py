@@ -1,7 +1,9 @@
 """The round loop: Algorithm 1 over MPI. The only place that knows the order of the collectives.
 
-Invariant: every rank runs every line, with the same participants, the same model and the same decisions;
-a rank without work contributes zeros. Only rank 0 accumulates, amplifies and writes.
+A run is a coroutine: what takes time, local training and evaluation, it asks for by `yield`, and gets it
+together with the other runs of its pack (lockstep.py). Invariant: every rank runs every line, with the same
+participants, the same model and the same decisions; a rank without work contributes zeros. Only rank 0
+accumulates, amplifies and writes.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import torch
 
 from fedmpi.config import Config
 from fedmpi.config.records import replace
-from fedmpi.data.loading import load_shards
+from fedmpi.data.loading import Shards, load_shards
 from fedmpi.methods import Method, Round, ServerState, make_method
 from fedmpi.models import build_model, may_be_random
 from fedmpi.models.engines import choose_engine
@@ -24,13 +26,15 @@ from fedmpi.participation import make_participation
 from fedmpi.simulation.aggregate import NonFiniteUpdateError
 from fedmpi.simulation.clock import Stopwatch, peak_device_memory_mb, peak_memory_mb
 from fedmpi.simulation.evaluate import Evaluator
+from fedmpi.simulation.lockstep import Steps, alone
 from fedmpi.simulation.observer import Observer
 from fedmpi.simulation.outcome import Listener, Outcome, Output, divergence
+from fedmpi.simulation.population import Population
 from fedmpi.simulation.probe import Probe
 from fedmpi.simulation.rank_report import RankReport
 from fedmpi.simulation.server_vectors import broadcast, may_stay_on_device, norm, on_host, to_device
 from fedmpi.simulation.stopping import StopRequest
-from fedmpi.simulation.training import Training
+from fedmpi.simulation.training import Order, Training
 from fedmpi.storage.checkpoint import Checkpoint
 from fedmpi.storage.columns import (
     DEVICE_MEMORY,
@@ -50,19 +54,30 @@ class Simulation:
     """One run, on one rank of many."""
 
     def __init__(
-        self, comm: Comm, config: Config, device: torch.device, stop: StopRequest | None = None
+        self,
+        comm: Comm,
+        config: Config,
+        device: torch.device,
+        stop: StopRequest | None = None,
+        *,
+        shards: Shards | None = None,
+        beside: Simulation | None = None,
     ) -> None:
-        """Collective. Load the data, build the model, agree on x_0."""
+        """Collective. Load the data, build the model, agree on x_0.
+
+        `shards`: the data, if they are loaded already; `beside`: another run of the same pack.
+        """
         self.comm = comm
         self.config = config
         self._checkpoint_due = False  # the same on all ranks after a round
         self.completed = 0  # rounds
         self.stop = stop or StopRequest()
         self.stop_code = 0  # the same on all ranks after a round
-        self.clock = Stopwatch()
+        self.clock = Stopwatch(shared=beside.clock if beside else None)
 
         # Data, model and participation; an error on any rank is raised on all.
-        clients, self.train_set, self.test_set, self.data = load_shards(comm, config, device)
+        own = shards or load_shards(comm, config, device)
+        self.train_set, self.test_set, self.data = own.train_set, own.test_set, own.info
         self.model = comm.try_on_all(lambda: self._build_model(device))
         self.participation = comm.try_on_all(
             lambda: make_participation(config, self.data.partition.num_clients, self.data.labels),
@@ -80,12 +95,15 @@ class Simulation:
         self.warmup_method = Method(config.plain(), self.data.partition.num_clients)
         self.method = comm.try_on_all(lambda: make_method(config, self.data.partition.num_clients))
         self._stays_on_device = may_stay_on_device(self.method, device)
-        self.training = Training(
-            comm, config, self.model, self.engine, clients, self.data, self.method.tables, self.clock,
-            stays_on_device=self._stays_on_device,
+
+        # Its clients, and what trains them: the runs of a pack share that.
+        self.population = Population(comm, config, self.model, own.clients, own.info, self.method.tables)
+        self.training = beside.training if beside else Training(
+            comm, config, self.model, self.engine, self.clock,
+            may_draw=is_random, stays_on_device=self._stays_on_device,
         )  # fmt: skip
-        self.probe = Probe(comm, self.model, clients, self.data.partition.num_clients)
-        evaluators = Evaluator(comm, self.model, self.train_set), Evaluator(comm, self.model, self.test_set)
+        self.probe = Probe(comm, self.model, own.clients, self.data.partition.num_clients)
+        evaluators = Evaluator(self.model, self.train_set), Evaluator(self.model, self.test_set)
         self.observer = Observer(config, *evaluators, self.probe, self.clock)
 
         # All ranks take x_0 from rank 0: a user's model function may draw other numbers on each rank.
@@ -127,10 +145,10 @@ class Simulation:
 
         # Client tables: each rank picks its clients from all parts.
         for rank in range(checkpoint.parts):
-            self.training.memory.load(read_part(rank), self.comm.rank)
+            self.population.memory.load(read_part(rank), self.comm.rank)
 
         # Positions in the data and in the participation, and the clock.
-        self.training.minibatches_drawn = checkpoint.minibatches_drawn
+        self.population.minibatches_drawn = checkpoint.minibatches_drawn
         self.participation.restore(checkpoint.completed, checkpoint.participation)
         self.clock.offset = checkpoint.wall_time_s
 
@@ -153,7 +171,7 @@ class Simulation:
             digests=self.digests(),
             global_params=self.global_params,
             accumulated=on_host(self.state.accumulated),
-            minibatches_drawn=self.training.minibatches_drawn,
+            minibatches_drawn=self.population.minibatches_drawn,
             participation=self.participation.state(),
             method=self.extras,
             parts=self.comm.size if self.method.tables else 0,
@@ -161,6 +179,14 @@ class Simulation:
 
     def run(self, output: Output | None = None, listener: Listener | None = None) -> Outcome:
         """Collective. Run the remaining rounds; returns how they ended. Prints nothing."""
+        return alone(self.comm, self.training, self.clock, self.rounds(output, listener))
+
+    def run_round(self, t: int, output: Output = _NOWHERE) -> None:
+        """Collective. Round t alone."""
+        alone(self.comm, self.training, self.clock, self.one_round(t, output))
+
+    def rounds(self, output: Output | None = None, listener: Listener | None = None) -> Steps[Outcome]:
+        """Collective. As `run`, step by step."""
         output, listener = output or Output(), listener or Listener()
         status, diverged = DONE, None
         listener.expects(self.config.run.num_rounds, self.completed)
@@ -168,19 +194,19 @@ class Simulation:
 
         # A new run evaluates and stores x_0 first.
         if self.completed == 0:
-            self._after_round(output, listener)
+            yield from self._after_round(output, listener)
 
         # Until the last round, divergence or a request to stop.
         while self.completed < self.config.run.num_rounds:
             try:
-                self.run_round(self.completed, output)
+                yield from self.one_round(self.completed, output)
             except NonFiniteUpdateError as error:
                 t = self.completed
                 status = DIVERGED
                 diverged = divergence(t, error.client, self.comm.size, self.config.local_lr_at(t))
                 break
             self.completed += 1
-            self._after_round(output, listener)
+            yield from self._after_round(output, listener)
             self.stop.round_done()
             if self.stop_code and self.completed < self.config.run.num_rounds:
                 status = STOPPED
@@ -205,13 +231,13 @@ class Simulation:
         output.finish(self, outcome)
         return outcome
 
-    def _after_round(self, output: Output, listener: Listener) -> None:
+    def _after_round(self, output: Output, listener: Listener) -> Steps[None]:
         """Collective. Evaluate, report progress and store, whatever is due."""
-        self.observer.evaluate_if_due(self.completed, self.state.global_params, output, listener)
+        yield from self.observer.evaluate_if_due(self.completed, self.state.global_params, output, listener)
         listener.round_done(self.completed)
         output.after_round(self, checkpoint=self._checkpoint_due)
 
-    def run_round(self, t: int, output: Output = _NOWHERE) -> None:
+    def one_round(self, t: int, output: Output = _NOWHERE) -> Steps[None]:
         """Collective. Round t of Algorithm 1: from x_t to x_{t+1}."""
         comm_before = self._comm_seconds()
         method = self.warmup_method if t < self.config.warmup_rounds else self.method
@@ -223,8 +249,13 @@ class Simulation:
         self.observer.theory_if_due(current, self.state.global_params, output)
 
         # Lines 3-8: participants take I local steps from x_t; their updates are summed over all ranks.
-        report = RankReport(stop=self.stop.code, wants_checkpoint=output.wants_checkpoint(t + 1))
-        reduced = self.training.train(method, self.state, current, report)
+        reduced = yield Order(
+            population=self.population,
+            method=method,
+            state=self.state,
+            current=current,
+            report=RankReport(stop=self.stop.code, wants_checkpoint=output.wants_checkpoint(t + 1)),
+        )
 
         # Line 9: x_{t+1} = x_t + sum_n q_t^n Delta_t^n, or what another method makes of the round.
         added, state = method.increment(self.state, replace(current, sums=reduced.sums))
@@ -240,14 +271,18 @@ class Simulation:
         if method.interval_ends(state, t):
             is_amplification = self.config.amplification_at(t) != 1
             if is_amplification:
-                self.observer.evaluate_amplification(t + 1, state.global_params, output, is_after=False)
+                yield from self.observer.evaluate_amplification(
+                    t + 1, state.global_params, output, is_after=False
+                )
             if is_amplification and self.comm.is_root:
                 state = method.amplify(state, t)
             if is_amplification:
                 with self.clock(REDUCTION):
                     state = replace(state, global_params=broadcast(self.comm, state.global_params))
-                self.observer.evaluate_amplification(t + 1, state.global_params, output, is_after=True)
-            state = self.training.end_interval(method, method.restart(state, t))
+                yield from self.observer.evaluate_amplification(
+                    t + 1, state.global_params, output, is_after=True
+                )
+            state = self.training.end_interval(self.population, method, method.restart(state, t))
         self.state = state
 
         # What the ranks agreed on, and this round's rows of the result file.

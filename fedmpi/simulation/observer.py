@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 from fedmpi.config import Config
 from fedmpi.methods import Round
 from fedmpi.simulation.aggregate import Vector
 from fedmpi.simulation.cadence import is_due
 from fedmpi.simulation.clock import Stopwatch
-from fedmpi.simulation.evaluate import Evaluator
+from fedmpi.simulation.evaluate import NOTHING, Evaluator, Look
+from fedmpi.simulation.lockstep import Steps
 from fedmpi.simulation.outcome import Listener, Output
 from fedmpi.simulation.probe import Probe
-from fedmpi.storage.columns import EVALUATION, THEORY
+from fedmpi.storage.columns import THEORY
 
 
 class Observer:
@@ -24,7 +23,7 @@ class Observer:
         self._run, self.on_train, self.on_test = config.run, on_train, on_test
         self._probe, self._clock = probe, clock
 
-    def evaluate_if_due(self, completed: int, x: Vector, output: Output, listener: Listener) -> None:
+    def evaluate_if_due(self, completed: int, x: Vector, output: Output, listener: Listener) -> Steps[None]:
         """Collective. Evaluate x after `completed` rounds, if the config asks for it."""
         # Which sets are due; both after the last round.
         run = self._run
@@ -36,20 +35,21 @@ class Observer:
             return
 
         # A set that is not due is nan in the row.
-        nothing = math.nan, math.nan
-        with self._clock(EVALUATION):
-            train = self.on_train(x) if train_is_due else nothing
-            test = self.on_test(x) if test_is_due else nothing
+        yield Look(x, [self.on_train] * train_is_due + [self.on_test] * test_is_due)
+        train = self.on_train.found if train_is_due else NOTHING
+        test = self.on_test.found if test_is_due else NOTHING
         row = {"round": completed, **_metrics(train, test), "wall_time_s": self._clock.elapsed}
         output.add("eval", **row)
         listener.evaluated(row)
 
-    def evaluate_amplification(self, completed: int, x: Vector, output: Output, *, is_after: bool) -> None:
+    def evaluate_amplification(
+        self, completed: int, x: Vector, output: Output, *, is_after: bool
+    ) -> Steps[None]:
         """Collective. Evaluate x just before or just after an amplification, if the config asks for it."""
         if not self._run.eval_at_amplification:
             return
-        with self._clock(EVALUATION):
-            metrics = _metrics(self.on_train(x), self.on_test(x))
+        yield Look(x, [self.on_train, self.on_test])
+        metrics = _metrics(self.on_train.found, self.on_test.found)
         output.add("amplification", round=completed, is_after=is_after, **metrics)
 
     def theory_if_due(self, current: Round, x: Vector, output: Output) -> None:

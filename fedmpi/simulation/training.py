@@ -1,41 +1,48 @@
 """The clients' part of a round, over all ranks: which rank trains which client, local training, the sums.
 
-Invariant: every rank runs every line; a rank without participants contributes zeros. A client's update
-does not depend on the rank that trains it, nor do the sums depend on the order.
+Of one run, or of all runs of a pack at once. Invariant: every rank runs every line; a rank without
+participants contributes zeros. A client's update does not depend on the rank that trains it nor on the
+clients trained beside it, nor do the sums depend on the order.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from fedmpi.config import Config
 from fedmpi.config.records import replace
-from fedmpi.data.ownership import owned_by, owner_of
-from fedmpi.data.shard import ClientData, DataInfo, Work
-from fedmpi.errors import ClientError
+from fedmpi.data.ownership import owner_of
 from fedmpi.methods import Method, Round, ServerState
-from fedmpi.methods.base import Local
-from fedmpi.models import may_be_random
 from fedmpi.models.engines import Engine
 from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
-from fedmpi.mpi.device import ranks_sharing
-from fedmpi.simulation.aggregate import Reduced, WeightedSum, wave_size
-from fedmpi.simulation.client import rows_of
-from fedmpi.simulation.client_tables import ClientMemory, check_room
+from fedmpi.simulation.aggregate import Reduced, Share, WeightedSum, wave_size
+from fedmpi.simulation.client import Failures, Task
 from fedmpi.simulation.clock import Stopwatch
 from fedmpi.simulation.gpu_client import GpuTrainer, make_trainer
-from fedmpi.simulation.lending import Loans
-from fedmpi.simulation.plan import assign
+from fedmpi.simulation.population import Population
 from fedmpi.simulation.rank_report import RankReport
 from fedmpi.storage.columns import LENDING, LOCAL_SGD
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Order:
+    """What a run wants in a round: all its participants trained, and their updates summed."""
+
+    population: Population
+    method: Method
+    state: ServerState
+    current: Round
+    report: RankReport  # what this rank wants after the round
+
+
 class Training:
-    """A rank's clients, what they remember, and how many minibatches every client has drawn."""
+    """What trains the clients of a rank and sums their updates; the runs of a pack share one."""
 
     def __init__(
         self,
@@ -43,181 +50,144 @@ class Training:
         config: Config,
         model: FlatModel,
         engine: Engine,
-        clients: ClientData,
-        info: DataInfo,
-        tables: tuple[str, ...],
         clock: Stopwatch,
         *,
+        may_draw: bool,
         stays_on_device: bool,
     ) -> None:
-        """Collective. `tables`: the vectors that the method keeps for each client between rounds.
-
-        `stays_on_device`: the server's vectors lie on the GPU.
+        """`may_draw`: the model may draw random numbers; `stays_on_device`: the server's vectors lie on the
+        GPU.
         """
-        self._comm, self._config, self._info, self._clock = comm, config, info, clock
-        self._data, self._loans = clients, Loans(comm, clients)
+        self._comm, self._clock = comm, clock
         self._in_groups = engine.name == "batched"
-
-        # What trains the clients, and what sums their updates.
-        self.trainer = make_trainer(
-            engine, model, clients,
-            clip_norm=config.algorithm.clip_norm,
-            reseed=may_be_random(config),
-            after_step=self._loans.keep_moving,
-        )  # fmt: skip
+        self._orders: Sequence[Order] = ()
+        self.trainer = make_trainer(engine, model, may_draw=may_draw, after_step=self._keep_moving)
         self.weighted_sum = WeightedSum(
             comm, model.num_params, model.values.dtype, model.values.device,
             on_device=config.run.cuda_aware,
             stays_on_device=stays_on_device,
         )  # fmt: skip
         self._wave_size = wave_size(model.num_params)
-        self.minibatches_drawn = np.zeros(info.partition.num_clients, np.int64)
 
-        # The clients' tables, if they fit into memory.
-        num_owned = len(owned_by(comm.rank, comm.size, info.partition.num_clients))
-        size = len(tables), num_owned, model.num_params, model.values.element_size()
-        device = model.values.device
-        sharing = ranks_sharing(comm, device)
-        comm.try_on_all(lambda: check_room(config.algorithm.name, *size, device=device, sharing=sharing))
-        self.memory = ClientMemory(tables, num_owned, comm.size, model.values)
-
-    def train(self, method: Method, state: ServerState, current: Round, report: RankReport) -> Reduced:
-        """Collective. Local training of all participants, and the sums, in waves that bound the memory.
-
-        `report`: what this rank wants after the round.
+    def train(self, orders: Sequence[Order]) -> list[Reduced | Exception]:
+        """Collective. For each run local training of all participants, and the sums; or the error that ends
+        the run. In waves that bound the memory.
         """
-        # All clients start from x_t.
-        self.trainer.start.copy_(torch.as_tensor(state.global_params))
-        is_full = method.uses_full_data(current.t)
-        self._data.batch_size = 0 if is_full else self._config.algorithm.batch_size
+        # All clients of a run start from its x_t.
+        for order in orders:
+            population, state = order.population, order.state
+            population.start.copy_(torch.as_tensor(state.global_params))
+            is_full = order.method.uses_full_data(order.current.t)
+            population.data.batch_size = 0 if is_full else population.config.algorithm.batch_size
 
-        # All in one wave, or wave by wave.
-        parts, clients = [], current.clients
-        if len(clients) <= self._wave_size:
-            reduced = self._train_wave(method, state, current, report)
-            self.minibatches_drawn[clients] += self._config.algorithm.local_steps
-            return reduced
-        for first in range(0, len(clients), self._wave_size):
-            wave = slice(first, first + self._wave_size)
-            some = replace(current, clients=clients[wave], weights=current.weights[wave])
-            parts.append(self._train_wave(method, state, some, report))
-        self.minibatches_drawn[clients] += self._config.algorithm.local_steps
+        # Wave by wave; usually there is one.
+        waves = [_waves(order, self._wave_size) for order in orders]
+        answers: list[list[Reduced | Exception]] = [[] for _ in orders]
+        for number in range(max(map(len, waves))):
+            left = [i for i, own in enumerate(waves) if number < len(own) and not _failed(answers[i])]
+            for i, answer in zip(left, self._train_wave([waves[i][number] for i in left]), strict=True):
+                answers[i].append(answer)
 
-        # One result for all waves.
-        return Reduced(
-            sums={name: sum(part.sums[name] for part in parts) for name in parts[0].sums},
-            update_max=np.concatenate([part.update_max for part in parts]),
-            compute_time=sum(part.compute_time for part in parts),
-            idle_time=sum(part.idle_time for part in parts),
-            stop=max(part.stop for part in parts),
-            checkpoint=any(part.checkpoint for part in parts),
-        )
+        # The clients went on in their data.
+        for order in orders:
+            steps = order.population.config.algorithm.local_steps
+            order.population.minibatches_drawn[order.current.clients] += steps
+        return [_failed(own) or _combined(own) for own in answers]
 
-    def _train_wave(
-        self, method: Method, state: ServerState, current: Round, report: RankReport
-    ) -> Reduced:
+    def _train_wave(self, orders: Sequence[Order]) -> list[Reduced | Exception]:
         """Collective. Each rank trains its part of the plan; then exact sums over all ranks."""
-        clients, begin = current.clients, time.perf_counter()
+        begin, is_alone = time.perf_counter(), self._comm.size == 1
+        self._orders = orders
 
-        # The clients that this rank trains, own before borrowed ones; and the arrays to train them on.
-        steps, is_alone = self._config.algorithm.local_steps, self._comm.size == 1
-        mine, num_own, trainers = self._share(clients, may_lend=not method.tables)
-        own = clients[mine]
-        local = self._local(method, state, own)
-        drawn = self.minibatches_drawn[own].tolist()
-        works = [Work(self._data, n, k) for n, k in zip(own.tolist(), drawn, strict=True)]
+        # The clients that this rank trains, own before borrowed ones.
+        plans = [
+            order.population.share(order.current.clients, may_lend=not order.method.tables)
+            for order in orders
+        ]
+        counts = [len(mine) for mine, _, _ in plans]
+        firsts = [sum(counts[:i]) for i in range(len(counts))]
+        updates = self.weighted_sum.buffers(sum(counts))
 
         # Start sending the samples of lent clients.
         if not is_alone:
             with self._clock(LENDING):
-                self._loans.start(clients, trainers, self.minibatches_drawn, steps)
+                _start_lending(orders, [trainers for _, _, trainers in plans])
 
         # Own clients first, while the samples of borrowed ones arrive; in groups, all at once.
-        first = 0 if self._in_groups else num_own
-        failure = None
-        if first:
+        tasks = [
+            task_of(order, mine, updates[first : first + len(mine)])
+            for order, (mine, _, _), first in zip(orders, plans, firsts, strict=True)
+        ]
+        own = [slice(0 if self._in_groups else num_own) for _, num_own, _ in plans]
+        failures = Failures()
+        if any(rows.stop for rows in own):
             with self._clock(LOCAL_SGD):
-                failure = self._train_rows(slice(first), local, works, method, current)
+                self.trainer.train(updates, tasks, own, failures)
 
         # Then the borrowed ones.
-        if first < len(works):
-            if num_own < len(works):
+        rest = [slice(rows.stop, len(task.works)) for rows, task in zip(own, tasks, strict=True)]
+        if any(rows.start < rows.stop for rows in rest):
+            if not is_alone:
                 with self._clock(LENDING):
-                    works[num_own:] = [
-                        replace(work, samples=self._loans.receive(work.client, steps))
-                        for work in works[num_own:]
-                    ]
+                    _receive(orders, tasks, [num_own for _, num_own, _ in plans])
             with self._clock(LOCAL_SGD):
-                failure = failure or self._train_rows(slice(first, None), local, works, method, current)
-        if not failure:
-            with self._clock(LOCAL_SGD):
-                method.finish_clients(local, current)
+                self.trainer.train(updates, tasks, rest, failures)
+        if not self._comm.is_part:
+            failures.raise_first()
+        with self._clock(LOCAL_SGD):
+            for order, task in zip(orders, tasks, strict=True):
+                if not failures.of(task):
+                    order.method.finish_clients(task.local, order.current)
 
         # Buffers are free again; the owners keep what their clients remember.
         if not is_alone:
             with self._clock(LENDING):
-                self._loans.finish()
-        if method.tables and not failure:
-            self.memory.store(own, local)
+                for order in orders:
+                    order.population.loans.finish()
+        for order, task, (mine, _, _) in zip(orders, tasks, plans, strict=True):
+            if order.method.tables and not failures.of(task):
+                order.population.memory.store(order.current.clients[mine], task.local)
 
         # Sum the results of all ranks. On a GPU only the peaks show that training is complete.
         with self._clock(LOCAL_SGD):
-            others = {name: local[name] for name in method.client_sums} if not failure else {}
-            peaks = self.weighted_sum.peaks([local["update"], *others.values()], len(clients), mine)
-        report = replace(report, seconds=time.perf_counter() - begin, failed=failure is not None)
-        return self.weighted_sum.reduce(
-            clients, current.weights, mine, report, self._clock, failure, others, peaks
+            shares = self._shares(orders, [mine for mine, _, _ in plans], tasks, failures)
+        seconds = time.perf_counter() - begin
+        shares = [replace(s, report=replace(s.report, seconds=seconds)) for s in shares]
+        return self.weighted_sum.reduce(shares, self._clock)
+
+    def _shares(
+        self, orders: Sequence[Order], mine: Sequence[np.ndarray], tasks: Sequence[Task], failures: Failures
+    ) -> list[Share]:
+        """What this rank has for each run; waits for the device."""
+        rows = [
+            {"weighted_sum": task.local["update"]}
+            | {name: task.local.get(name, task.local["update"]) for name in order.method.client_sums}
+            for order, task in zip(orders, tasks, strict=True)
+        ]
+        places = [i for i, own in enumerate(rows) for _ in own]
+        peaks = iter(
+            self.weighted_sum.peaks(
+                [part for own in rows for part in own.values()],
+                [len(orders[i].current.clients) for i in places],
+                [mine[i] for i in places],
+            )
         )
+        return [
+            Share(
+                clients=order.current.clients,
+                weights=order.current.weights,
+                mine=own,
+                rows=parts,
+                peaks=[next(peaks) for _ in parts],
+                report=replace(order.report, failed=failures.of(task) is not None),
+                failure=failures.of(task),
+            )
+            for order, own, parts, task in zip(orders, mine, rows, tasks, strict=True)
+        ]
 
-    def _train_rows(
-        self, rows: slice, local: Local, works: list[Work], method: Method, current: Round
-    ) -> ClientError | None:
-        """Train some clients. Returns a failure, so that all ranks of the group learn of it in `reduce`.
-
-        If the group is the whole job, the failure is raised at once instead.
-        """
-        steps = self._config.algorithm.local_steps
-        try:
-            self.trainer.train(rows_of(local, rows), works[rows], method, current, steps)
-        except ClientError as error:
-            if not self._comm.is_part:
-                raise
-            return error
-        return None
-
-    def _share(self, clients: np.ndarray, *, may_lend: bool) -> tuple[np.ndarray, int, np.ndarray | None]:
-        """Which participants this rank trains, as indices, own before borrowed ones; how many it owns; who
-        trains whom, None if this rank is alone.
-        """
-        if self._comm.size == 1:
-            return np.arange(len(clients)), len(clients), None
-        owners, trainers = self._plan(clients, may_lend=may_lend)
-        mine = np.flatnonzero(trainers == self._comm.rank)
-        is_borrowed = owners[mine] != self._comm.rank
-        num_own = len(mine) - int(is_borrowed.sum())
-        return np.concatenate([mine[~is_borrowed], mine[is_borrowed]]), num_own, trainers
-
-    def _plan(self, clients: np.ndarray, *, may_lend: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Owner and trainer of each participant, the same on every rank.
-
-        Owners train their own clients and lend the surplus; clients with tables are never lent.
-        """
-        owners = owner_of(clients, self._comm.size)
-        if not may_lend:
-            return owners, owners
-        costs = self._info.costs(clients, self._data.batch_size)
-        return owners, assign(owners, self._comm.size, costs)
-
-    def _local(self, method: Method, state: ServerState, clients: np.ndarray) -> Local:
-        """The arrays that training works on: updates, clients' tables, scratch, what the server sends."""
-        updates = self.weighted_sum.buffers(len(clients))
-        memory = self.memory.fetch(clients) if method.tables else {}
-        scratch = {name: torch.zeros_like(updates) for name in method.scratch}
-        sent = {
-            f"server_{name}": torch.as_tensor(state.extras[name]).to(updates)[None]
-            for name in method.broadcasts
-        }
-        return {"update": updates, **memory, **scratch, **sent}
+    def _keep_moving(self) -> None:
+        for order in self._orders if self._comm.size > 1 else ():
+            order.population.loans.keep_moving()
 
     @property
     def recorded(self) -> str:
@@ -227,7 +197,7 @@ class Training:
         why_not = self.trainer.recordings.why_not
         return f"no: {why_not}" if why_not else f"yes: {len(self.trainer.recordings)} programs"
 
-    def end_interval(self, method: Method, state: ServerState) -> ServerState:
+    def end_interval(self, population: Population, method: Method, state: ServerState) -> ServerState:
         """Collective. What a method does with its tables when an interval of P rounds ends."""
         clients = method.clients_of_interval(state)
         if clients is None or len(clients) == 0:
@@ -237,8 +207,79 @@ class Training:
         total = 0.0
         for wave in np.split(clients, range(self._wave_size, len(clients), self._wave_size)):
             mine = np.flatnonzero(owner_of(wave, self._comm.size) == self._comm.rank)
-            local = self.memory.fetch(wave[mine])
+            local = population.memory.fetch(wave[mine])
             rows = method.interval_rows(state, local, wave[mine])
-            self.memory.store(wave[mine], local)
+            population.memory.store(wave[mine], local)
             total = total + self.weighted_sum.total(rows, wave, mine)
         return method.end_interval(state, total)
+
+
+def _waves(order: Order, size: int) -> list[Order]:
+    """The order, for some participants after others."""
+    current = order.current
+    if len(current.clients) <= size:
+        return [order]
+    return [
+        replace(
+            order, current=replace(current, clients=current.clients[wave], weights=current.weights[wave])
+        )
+        for wave in (slice(first, first + size) for first in range(0, len(current.clients), size))
+    ]
+
+
+def _failed(answers: Sequence[Reduced | Exception]) -> Exception | None:
+    """The error that ended a run in one of its waves."""
+    return next((answer for answer in answers if isinstance(answer, Exception)), None)
+
+
+def _combined(parts: Sequence[Reduced]) -> Reduced:
+    """One result for all waves."""
+    if len(parts) == 1:
+        return parts[0]
+    return Reduced(
+        sums={name: sum(part.sums[name] for part in parts) for name in parts[0].sums},
+        update_max=np.concatenate([part.update_max for part in parts]),
+        compute_time=sum(part.compute_time for part in parts),
+        idle_time=sum(part.idle_time for part in parts),
+        stop=max(part.stop for part in parts),
+        checkpoint=any(part.checkpoint for part in parts),
+    )
+
+
+def _start_lending(orders: Sequence[Order], trainers: Sequence[np.ndarray]) -> None:
+    """Each client of each run has a message tag of its own."""
+    tag = 0
+    for order, who in zip(orders, trainers, strict=True):
+        population, clients = order.population, order.current.clients
+        steps = population.config.algorithm.local_steps
+        population.loans.start(clients, who, population.minibatches_drawn, steps, tag)
+        tag += len(clients)
+
+
+def _receive(orders: Sequence[Order], tasks: Sequence[Task], num_own: Sequence[int]) -> None:
+    """The samples of borrowed clients."""
+    for order, task, count in zip(orders, tasks, num_own, strict=True):
+        for work in task.works[count:]:
+            work.samples = order.population.loans.receive(work.client, task.local_steps)
+
+
+def task_of(order: Order, mine: np.ndarray, updates: torch.Tensor) -> Task:
+    """The arrays that training works on: updates, clients' tables, scratch, what the server sends."""
+    population, method = order.population, order.method
+    own, options = order.current.clients[mine], population.config.algorithm
+    memory = population.memory.fetch(own) if method.tables else {}
+    scratch = {name: torch.zeros_like(updates) for name in method.scratch}
+    sent = {
+        f"server_{name}": torch.as_tensor(order.state.extras[name]).to(updates)[None]
+        for name in method.broadcasts
+    }
+    return Task(
+        start=population.start,
+        local={"update": updates, **memory, **scratch, **sent},
+        works=population.works(own),
+        method=method,
+        current=order.current,
+        local_steps=options.local_steps,
+        clip_norm=options.clip_norm,
+        reseed=population.may_draw,
+    )

@@ -14,6 +14,7 @@ from fedmpi.config import validate
 from fedmpi.mpi import Comm
 from fedmpi.mpi.device import choose_device, settings_restored
 from fedmpi.simulation import loop
+from fedmpi.simulation.evaluate import Look, look_all
 from fedmpi.simulation.loop import Simulation
 from tests.accelerator import simulated_gpu
 from tests.accelerator.cases import BASE
@@ -42,8 +43,15 @@ def simulate(
             simulation.run_round(t)
             counts.append(Counter(simulated_gpu.counts))
             trajectory.append(np.array(simulation.global_params))
-        evaluated = simulation.observer.on_test(simulation.state.global_params)
+        evaluated = look_at_test(simulation)
     return Ran(simulation, trajectory, evaluated, counts)
+
+
+def look_at_test(simulation: Simulation) -> tuple[float, float]:
+    """Collective. Loss and accuracy of x on the test set."""
+    evaluator = simulation.observer.on_test
+    look_all(simulation.comm, [Look(simulation.state.global_params, [evaluator])])
+    return evaluator.found
 
 
 @contextmanager

@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 @pytest.mark.mpi
 @pytest.mark.parametrize("overrides", CASES.values(), ids=CASES)
 def test_a_run_has_the_bits_of_the_cpu(comm, device, overrides):
-    """x after every round; an evaluation, which takes larger blocks on a GPU, and a real GPU's x closely."""
+    """x after every round; an evaluation, with larger blocks on a GPU, and a real GPU's x closely."""
     if IS_REAL and comm.size > 1 and "run.cuda_aware=true" in overrides and not cuda_aware_mpi():
         pytest.skip("this MPI does not take GPU buffers")
     there = simulate(comm, device, overrides)
@@ -56,7 +56,7 @@ def test_bits_do_not_depend_on_neighbours(comm, device, name):
             for t in range(1, 5):  # often enough to be recorded
                 simulation.run_round(t)
             # Train clients 3, 5, ... from x_0 once more and look at the rows themselves.
-            simulation.training.minibatches_drawn[:] = 0
+            simulation.population.minibatches_drawn[:] = 0
             state = method.init(simulation.model.initial.copy())
             rows = _updates(simulation, method, state, [3] if clients == 1 else [1, 2, 3, 5, 7, 8, 9])
         found.append(rows[0] if clients == 1 else rows[2])
@@ -64,13 +64,19 @@ def test_bits_do_not_depend_on_neighbours(comm, device, name):
 
 
 def _updates(simulation, method, state, clients):
-    from fedmpi.data.shard import Work
     from fedmpi.methods import Round
+    from fedmpi.simulation.client import Failures
+    from fedmpi.simulation.rank_report import RankReport
+    from fedmpi.simulation.training import Order, task_of
 
     training, ids = simulation.training, np.array(clients)
-    training.trainer.start.copy_(torch.as_tensor(state.global_params))
-    local = training._local(method, state, ids)
     current = Round(0, ids, np.ones(len(ids)), 0.05)
-    works = [Work(training.trainer.data, n, 0) for n in clients]
-    training.trainer.train(local, works, method, current, simulation.config.algorithm.local_steps)
-    return local["update"].clone().cpu()
+    order = Order(
+        population=simulation.population, method=method, state=state, current=current, report=RankReport()
+    )
+    order.population.start.copy_(torch.as_tensor(state.global_params))
+    updates = training.weighted_sum.buffers(len(ids))
+    task, failures = task_of(order, np.arange(len(ids)), updates), Failures()
+    training.trainer.train(updates, [task], [slice(None)], failures)
+    failures.raise_first()
+    return updates.clone().cpu()

@@ -6,7 +6,7 @@ import pytest
 
 from tests.accelerator import simulated_gpu
 from tests.accelerator.cases import BERNOULLI, CASES, DIRICHLET, LOOP, METHODS
-from tests.accelerator.runs import simulate
+from tests.accelerator.runs import look_at_test, simulate
 
 WARM = 6  # rounds after which all that is frequent is recorded
 PAPER = (
@@ -48,10 +48,10 @@ def test_an_evaluation_waits_once(comm, simulated):
     ran = simulate(comm, simulated, ("data.test_samples=5000",), 1)
     ran.simulation.run_round(1)
     simulated_gpu.reset()
-    ran.simulation.observer.on_test(ran.simulation.state.global_params)
+    look_at_test(ran.simulation)
     assert simulated_gpu.counts["waits"] == 1
     assert simulated_gpu.counts["bytes_to_host"] <= 5 * 16
-    ran.simulation.observer.on_test(ran.simulation.state.global_params)  # the same x: nothing to do
+    look_at_test(ran.simulation)  # the same x: nothing to do
     assert simulated_gpu.counts["waits"] == 1
 
 

@@ -133,8 +133,11 @@ _NUMBER = re.compile(r"(?<![\w.+-])[-+]?(?:\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+|i
 
 
 def _is_close(a: str, b: str, tolerance: float) -> bool:
-    """The same text but for decimal numbers, which may differ by a share of the largest in the line."""
-    if _NUMBER.sub("#", a) != _NUMBER.sub("#", b):
+    """The same text but for decimal numbers, which may differ by a share of the largest in the line.
+
+    Numbers of other lengths are followed by other numbers of blanks.
+    """
+    if _NUMBER.sub("#", a).split() != _NUMBER.sub("#", b).split():
         return False
     pairs = list(zip(map(float, _NUMBER.findall(a)), map(float, _NUMBER.findall(b)), strict=True))
     scale = max((abs(x) for pair in pairs for x in pair if math.isfinite(x)), default=0.0)

@@ -56,6 +56,7 @@ def test_every_file_has_its_case():
         ("participation  ab12", "participation  ab13", False, False),
         ("    4  2.30000000000       2.1", "    4  2.30000000001       2.1", True, True),
         ("    4  2.30000000000       2.1", "    4  2.30001000000       2.1", True, False),
+        ("    4  2.3000000001  2.1", "    4  2.3           2.1", True, True),
         ("    4  2.3       nan", "    4  2.3       nan", True, True),
         ("    4  2.3       2.1", "    8  2.3       2.1", True, False),
     ],

@@ -15,7 +15,7 @@ from fedmpi.data.sources import load_dataset
 from fedmpi.errors import UserError
 from fedmpi.models import build_model
 from fedmpi.models.flat import FlatModel
-from fedmpi.simulation.aggregate import NonFiniteUpdateError, WeightedSum
+from fedmpi.simulation.aggregate import NonFiniteUpdateError, Reduced, Share, WeightedSum
 from fedmpi.simulation.clock import Stopwatch
 from fedmpi.simulation.evaluate import evaluate
 from fedmpi.simulation.lending import Loans
@@ -34,7 +34,20 @@ def reduce(comm, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
     mine = np.flatnonzero(clients % comm.size == comm.rank)
     total = WeightedSum(comm, updates.shape[1], torch.float32, CPU, on_device=False)
     total.buffers(len(mine)).copy_(torch.from_numpy(updates[mine]))
-    return total.reduce(clients, weights, mine, RankReport(), Stopwatch()).sums["weighted_sum"]
+    return reduced(total, clients, weights, mine).sums["weighted_sum"]
+
+
+def reduced(total: WeightedSum, clients, weights, mine, report: RankReport | None = None) -> Reduced:
+    """What comes out for one run; its error is raised."""
+    rows = total.buffers(len(mine))
+    share = Share(
+        clients=clients, weights=weights, mine=mine, rows={"weighted_sum": rows},
+        peaks=total.peaks([rows], [len(clients)], [mine]), report=report or RankReport(),
+    )  # fmt: skip
+    (answer,) = total.reduce([share], Stopwatch())
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def test_weighted_sum_is_exact(comm):
@@ -63,11 +76,10 @@ def test_ranks_that_disagree_on_participants_are_told(comm):
     total = WeightedSum(comm, 2, torch.float32, CPU, on_device=False)
     total.buffers(len(mine)).fill_(3)
     if comm.size == 1:  # who is alone agrees
-        reduced = total.reduce(clients, np.ones(2), mine, RankReport(), Stopwatch())
-        assert reduced.sums["weighted_sum"].tolist() == [6, 6]
+        assert reduced(total, clients, np.ones(2), mine).sums["weighted_sum"].tolist() == [6, 6]
         return
     with pytest.raises(UserError, match="disagree on who takes part"):
-        total.reduce(clients, np.ones(2), mine, RankReport(), Stopwatch())
+        reduced(total, clients, np.ones(2), mine)
 
 
 def test_a_wish_to_stop_reaches_all_ranks(comm):
@@ -76,9 +88,9 @@ def test_a_wish_to_stop_reaches_all_ranks(comm):
     total.buffers(0)
     nobody = np.arange(0)
     stop = 2 if comm.rank == comm.size - 1 else 0
-    reduced = total.reduce(nobody, np.ones(0), nobody, RankReport(stop=stop), Stopwatch())
-    assert reduced.stop == 2
-    assert reduced.sums["weighted_sum"].tolist() == [0, 0]
+    answer = reduced(total, nobody, np.ones(0), nobody, RankReport(stop=stop))
+    assert answer.stop == 2
+    assert answer.sums["weighted_sum"].tolist() == [0, 0]
 
 
 def test_an_error_of_one_rank_reaches_all(comm):
@@ -114,7 +126,8 @@ def test_large_arrays_travel_in_chunks(comm, monkeypatch):
 def test_ranks_hold_what_they_own(comm):
     """Together the ranks hold every training sample once, each those of its own clients."""
     config = validate.parse(SMALL, "test.toml")
-    clients, train, test, info = load_shards(comm, config, CPU)
+    shards = load_shards(comm, config, CPU)
+    clients, train, test, info = shards.clients, shards.train_set, shards.test_set, shards.info
     counts = np.array([len(clients.labels), len(train.labels), len(test.labels)])
     owned = sum(clients.size(n) for n in range(comm.rank, 7, comm.size))
     assert counts[0] == owned
@@ -126,9 +139,10 @@ def test_ranks_hold_what_they_own(comm):
 def test_evaluation_gives_true_means(comm):
     """Loss and accuracy over ranks equal those of one pass over the whole set."""
     config = validate.parse(SMALL, "test.toml", ["run.dtype=float64"])
-    _, train, _, info = load_shards(comm, config, CPU)
-    model = FlatModel(build_model(config, info.shape, info.num_classes), torch.float64, CPU)
-    loss, accuracy = evaluate(comm, model, model.initial, train)
+    shards = load_shards(comm, config, CPU)
+    shape, classes = shards.info.shape, shards.info.num_classes
+    model = FlatModel(build_model(config, shape, classes), torch.float64, CPU)
+    loss, accuracy = evaluate(comm, model, model.initial, shards.train_set)
     data = load_dataset(config.data)
     inputs = torch.from_numpy((data.train_inputs / 255 - 0.5) / 0.3)
     labels = torch.from_numpy(data.train_labels)
@@ -151,7 +165,8 @@ def test_lent_clients_give_the_same_minibatches(comm):
     """What a borrower trains on is what the owner would have trained on, full batches included."""
     for batch in (0, 8, 1000):
         config = validate.parse(SMALL, "test.toml", [f"algorithm.batch_size={batch}"])
-        clients, _, _, info = load_shards(comm, config, CPU)
+        shards = load_shards(comm, config, CPU)
+        clients, info = shards.clients, shards.info
         everyone = np.arange(info.partition.num_clients)
         trainers = (everyone + 1) % comm.size  # nobody trains its own, on two ranks and more
         drawn = np.arange(len(everyone))

@@ -219,7 +219,7 @@ def quadratic(comm, participation: str, rounds: int = 15, **keys):
 def table(comm, simulation, name: str) -> np.ndarray:
     """Collective. A table of all clients, from all ranks; zero for those never seen."""
     full = np.zeros((8, 5))
-    dumped = simulation.training.memory.dump()
+    dumped = simulation.population.memory.dump()
     full[dumped["clients"]] = dumped[name]
     positive, negative = comm.maximum(full), comm.maximum(-full)
     return np.where(positive > 0, positive, -negative)
@@ -414,7 +414,7 @@ def test_a_restored_run_goes_on_with_the_same_bits(comm, shared_path, name):
     keys |= {"name": f'"{name}"', "amplification": 1.5, "amplify_every": 5}
     original, _ = quadratic(comm, who, rounds=8, **keys)
     original.completed, path = 8, shared_path / "r.h5"
-    write_part(path, "id", 8, comm.rank, original.training.memory.dump())
+    write_part(path, "id", 8, comm.rank, original.population.memory.dump())
     if comm.is_root:
         write_checkpoint(path, original.checkpoint("id", {}))
     comm.barrier()

@@ -63,8 +63,8 @@ def run_to_file(config: Config, path: Path) -> Run:
 
 def shard_of(config: Config) -> tuple[ClientData, DataInfo]:
     """The clients' data on one rank."""
-    clients, _, _, info = load_shards(single_rank(), config, torch.device("cpu"))
-    return clients, info
+    shards = load_shards(single_rank(), config, torch.device("cpu"))
+    return shards.clients, shards.info
 
 
 def minibatches(data: ClientData, client: int, drawn: int, count: int, samples=None) -> list:

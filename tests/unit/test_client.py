@@ -16,7 +16,7 @@ from fedmpi.methods import Method, Round
 from fedmpi.models.engines.autograd import OneByOne
 from fedmpi.models.flat import FlatModel
 from fedmpi.models.losses import Quadratic
-from fedmpi.simulation.client import LocalTrainer
+from fedmpi.simulation.client import Failures, LocalTrainer, Task
 from tests.support.configs import SMALL
 from tests.support.simulations import minibatches
 
@@ -34,8 +34,8 @@ def plain() -> Method:
 def make_trainer(module: nn.Module, data: ClientData, dtype: torch.dtype, *, reseed=False) -> LocalTrainer:
     """A trainer that starts from the module's parameters."""
     model = FlatModel(module, dtype, CPU)
-    made = LocalTrainer(OneByOne(model), data, model.values, reseed=reseed)
-    made.start.copy_(model.values)
+    made = LocalTrainer(OneByOne(model))
+    made.start, made.data, made.reseed = model.values.clone(), data, reseed
     made.model = model
     return made
 
@@ -58,8 +58,18 @@ def trainer(small_config):
 def train(trainer: LocalTrainer, client=0, *, t=0, drawn=0, steps=4, lr=0.1) -> np.ndarray:
     """The client's update; the buffer holds rubbish before."""
     update = torch.full_like(trainer.start, 1e9)
-    round = Round(t, np.array([client]), np.ones(1), lr)
-    trainer.train({"update": update[None]}, [Work(trainer.data, client, drawn)], plain(), round, steps)
+    task = Task(
+        start=trainer.start,
+        local={"update": update[None]},
+        works=[Work(trainer.data, client, drawn)],
+        method=plain(),
+        current=Round(t, np.array([client]), np.ones(1), lr),
+        local_steps=steps,
+        reseed=trainer.reseed,
+    )
+    failures = Failures()
+    trainer.train(update[None], [task], [slice(None)], failures)
+    failures.raise_first()
     return update.double().numpy()
 
 

@@ -25,7 +25,7 @@ from fedmpi.models.engines.quadratic import ByHand
 from fedmpi.models.engines.vmap import Vectorised
 from fedmpi.models.flat import FlatModel
 from fedmpi.models.losses import Quadratic
-from fedmpi.simulation.client import LocalTrainer
+from fedmpi.simulation.client import Failures, LocalTrainer, Task
 from tests.support.configs import SMALL
 
 CPU = torch.device("cpu")
@@ -75,8 +75,8 @@ def trainer(
     config = config_of(f"algorithm.batch_size={batch}")
     data = ClientData(config, partition, (0, 1), *map(torch.from_numpy, (inputs, labels)), normalise)
     model = FlatModel(module, dtype, CPU)
-    made = LocalTrainer(make_gradients(Engine(engine, ""), model), data, model.values)
-    made.start.copy_(model.values)
+    made = LocalTrainer(make_gradients(Engine(engine, ""), model))
+    made.start, made.data = model.values.clone(), data
     return made
 
 
@@ -85,8 +85,17 @@ def updates_of(made: LocalTrainer, clients: list[int], steps: int = 4) -> dict[i
     from fedmpi.models.flat import aligned_rows
 
     updates = aligned_rows(len(clients), len(made.start), made.start)
-    method, round = Method(config_of(), 20), Round(0, np.array(clients), np.ones(len(clients)), 0.05)
-    made.train({"update": updates}, [Work(made.data, n, 3 * n) for n in clients], method, round, steps)
+    task = Task(
+        start=made.start,
+        local={"update": updates},
+        works=[Work(made.data, n, 3 * n) for n in clients],
+        method=Method(config_of(), 20),
+        current=Round(0, np.array(clients), np.ones(len(clients)), 0.05),
+        local_steps=steps,
+    )
+    failures = Failures()
+    made.train(updates, [task], [slice(None)], failures)
+    failures.raise_first()
     return {n: update.clone() for n, update in zip(clients, updates, strict=True)}
 
 

@@ -25,6 +25,8 @@ class Gradients(Protocol):
     """Gradients of up to `group_size` clients at once, each at its own parameters."""
 
     group_size: int
+    uses_autograd: bool  # otherwise it may run in torch's inference mode
+    takes_rates: bool  # whether clients of one group may have different scales
 
     def local_params(self, count: int) -> Tensor:
         """(count, num_params): write y of each client here."""
@@ -32,7 +34,8 @@ class Gradients(Protocol):
     def adder(self, target: Tensor) -> Step:
         """A function that adds scale * gradient of the mean loss at `local_params` to `target`, by row.
 
-        It takes inputs (clients, batch, ...), labels (clients, batch) and the scale.
+        It takes inputs (clients, batch, ...), labels (clients, batch) and the scale, a number for all or a
+        tensor (clients, 1).
         """
 
     def memory(self) -> object:

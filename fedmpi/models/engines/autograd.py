@@ -10,13 +10,15 @@ from torch import Tensor
 from fedmpi.models.flat import FlatModel
 from fedmpi.models.losses import sample_losses
 
-Scale = float | Tensor  # a number, or a number on the device that recorded programs read again
+Scale = float | Tensor  # a number for all; or (clients, 1), which recorded programs read again
 
 
 class OneByOne:
     """Gradients of one client, at the model's own parameters."""
 
     group_size = 1
+    uses_autograd = True
+    takes_rates = False
 
     def __init__(self, model: FlatModel) -> None:
         self._model = model
@@ -38,7 +40,7 @@ class OneByOne:
         def add(inputs: Tensor, labels: Tensor, scale: Scale) -> None:
             loss = sample_losses(model.forward(inputs[0]), labels[0]).mean()
             if isinstance(scale, Tensor):
-                target[0].addcmul_(self._in_one_piece(model.gradient(loss)), scale.to(target.dtype))
+                target.addcmul_(self._in_one_piece(model.gradient(loss))[None], scale.to(target.dtype))
             else:
                 torch._foreach_add_(parts, model.gradient(loss), alpha=scale)
 

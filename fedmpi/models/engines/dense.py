@@ -46,12 +46,14 @@ class Dense:
     """Gradients of a group of clients."""
 
     group_size = 16
+    uses_autograd = False
+    takes_rates = True
 
     def __init__(self, model: FlatModel, layers: list[nn.Linear]) -> None:
         self._model = model
         self._widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
         self._local_params = aligned_rows(self.group_size, model.num_params, model.values)
-        self._kept: dict[tuple[int, int], tuple[list[Tensor], list[Tensor], Tensor]] = {}
+        self._rooms: dict[tuple[int, int], _Room] = {}
         self._scratch = [
             aligned_rows(self.group_size, layer.weight.numel(), model.values).view(-1, *layer.weight.shape)
             if layer.weight.numel() < _IN_PLACE
@@ -65,7 +67,7 @@ class Dense:
 
     def memory(self) -> object:
         """The parameters, and room for inputs and outputs."""
-        return self._local_params, list(self._kept.values()), self._scratch
+        return self._local_params, list(self._rooms.values()), self._scratch
 
     def adder(self, target: Tensor) -> Callable[[Tensor, Tensor, Scale], None]:
         """Adds scale * gradient to `target`, for all rows at once."""
@@ -73,6 +75,7 @@ class Dense:
         count = len(target)
         at = self._model.stacked_views(self._local_params[:count])
         weights, biases = at[::2], [bias.unsqueeze(2) for bias in at[1::2]]
+        backwards = [weight.transpose(1, 2) for weight in weights]
         targets = self._model.stacked_views(target)
         weight_targets, bias_targets = targets[::2], targets[1::2]
         scratch = [None if part is None else part[:count] for part in self._scratch]
@@ -80,10 +83,11 @@ class Dense:
         on_gpu = target.device.type == "cuda"
         classes = torch.arange(self._widths[-1], device=target.device)[:, None]
 
-        @torch.inference_mode()
         def add(inputs: Tensor, labels: Tensor, scale: Scale) -> None:
             batch = labels.shape[1]
-            values, transposed, minus_ones = self._room(inputs, count, batch)
+            room = self._room(count, batch)
+            columns, samples = room.place(inputs)
+            values, transposed = [columns, *room.outputs], [samples, *room.transposed]
 
             # Forward: values[k + 1] = relu(W values[k] + b), without relu in the last layer.
             for k in range(last + 1):
@@ -96,8 +100,9 @@ class Dense:
             if on_gpu:  # one-hot by comparison: a deterministic scatter is a sort there
                 slope.add_((labels.unsqueeze(1) == classes).to(slope.dtype), alpha=-1)
             else:
-                slope.scatter_add_(1, labels.unsqueeze(1), minus_ones)
-            slope.mul_(scale / batch)
+                slope.scatter_add_(1, labels.unsqueeze(1), room.minus_ones)
+            each = isinstance(scale, Tensor)
+            slope.mul_((scale / batch).to(slope.dtype).unsqueeze(2) if each else scale / batch)
 
             # Backward, from the last layer to the first.
             for k in range(last, -1, -1):
@@ -107,33 +112,54 @@ class Dense:
                     weight_targets[k].add_(torch.bmm(slope, transposed[k], out=scratch[k]))
                 bias_targets[k].add_(slope.sum(dim=2))
                 if k:  # through the relu before, whose outputs are not needed any more
-                    before = torch.bmm(weights[k].transpose(1, 2), slope)
+                    before = torch.bmm(backwards[k], slope)
                     slope = threshold_backward(before, values[k], 0, grad_input=values[k])
 
         return add
 
-    def _room(self, inputs: Tensor, count: int, batch: int) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """(clients, width, batch): the inputs, and room for the outputs of each layer; all transposed.
+    def _room(self, count: int, batch: int) -> _Room:
+        """Made once for each number of clients and size of minibatch."""
+        room = self._rooms.get((count, batch))
+        if room is None:
+            if len(self._rooms) >= _MOST_ROOMS:
+                del self._rooms[next(iter(self._rooms))]
+            room = self._rooms[count, batch] = _Room(self._local_params, count, batch, self._widths)
+        return room
 
-        Samples are columns, which makes W the left factor: twice as fast as the other way round.
-        Also returns a -1 for each sample's label.
+
+class _Room:
+    """Memory of a group's samples and of the outputs of each layer, with samples as columns.
+
+    Samples are columns, which makes W the left factor: twice as fast as the other way round.
+    """
+
+    @torch.inference_mode(mode=False)  # so that it may be used within that mode and outside
+    def __init__(self, like: Tensor, count: int, batch: int, widths: list[int]) -> None:
+        rows = [aligned_rows(count, batch * width, like) for width in widths]
+        self._samples = rows[0].view(count, batch, -1)
+        self._columns = self._samples.transpose(1, 2)
+        self._in_place: dict[tuple, tuple[Tensor, Tensor]] = {}  # samples that are used where they are
+        self.outputs = [part.view(count, -1, batch) for part in rows[1:]]
+        self.transposed = [part.transpose(1, 2) for part in self.outputs]
+        self.minus_ones = like.new_full((count, 1, batch), -1.0)
+
+    def place(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """(clients, width, batch) and (clients, batch, width): the inputs.
+
+        Where they are, if their layout is right, else copied.
         """
-        # Made once for each size.
-        if (count, batch) not in self._kept:
-            if len(self._kept) >= _MOST_ROOMS:
-                del self._kept[next(iter(self._kept))]
-            rows = [aligned_rows(count, batch * width, self._local_params) for width in self._widths]
-            values = [
-                rows[0].view(count, batch, -1).transpose(1, 2),
-                *(part.view(count, -1, batch) for part in rows[1:]),
-            ]
-            minus_ones = self._local_params.new_full((count, 1, batch), -1.0)
-            self._kept[count, batch] = values, [part.transpose(1, 2) for part in values], minus_ones
+        # The same place again: memory that is known here cannot have been given to others.
+        key = inputs.data_ptr(), inputs.stride()
+        found = self._in_place.get(key)
+        if found is not None:
+            return found
 
-        # Inputs that already have the right layout are used in place, others are copied.
-        values, transposed, minus_ones = self._kept[count, batch]
-        samples = inputs.reshape(transposed[0].shape)
-        if samples.stride() == transposed[0].stride() and samples.data_ptr() % 64 == 0:
-            return [samples.transpose(1, 2), *values[1:]], [samples, *transposed[1:]], minus_ones
-        transposed[0].copy_(samples)
-        return values, transposed, minus_ones
+        # Whether the layout is right.
+        samples = inputs.reshape(self._samples.shape)
+        if samples.data_ptr() == key[0] and samples.stride() == self._samples.stride() and key[0] % 64 == 0:
+            if len(self._in_place) >= _MOST_ROOMS:
+                self._in_place.clear()
+            self._in_place[key] = samples.transpose(1, 2), samples
+            return self._in_place[key]
+        self._samples.copy_(samples)
+        return self._columns, self._samples

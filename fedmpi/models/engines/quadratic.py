@@ -20,6 +20,8 @@ class ByHand:
     """Gradients of a group of clients, by autograd's operations in its order: the bits are the same."""
 
     group_size = 16
+    uses_autograd = False
+    takes_rates = False
 
     def __init__(self, model: FlatModel) -> None:
         self._local_params = aligned_rows(self.group_size, model.num_params, model.values)

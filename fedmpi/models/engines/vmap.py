@@ -16,6 +16,8 @@ class Vectorised:
     """Gradients of a group of clients, their parameters stacked; a smaller group is padded."""
 
     group_size = 8
+    uses_autograd = True
+    takes_rates = False
 
     def __init__(self, model: FlatModel) -> None:
         self._model = model
@@ -48,7 +50,7 @@ class Vectorised:
             values = [gradients[names[i]][:count] for i in trained]
             if isinstance(scale, Tensor):
                 for part, value in zip(parts, values, strict=True):
-                    part.addcmul_(value, scale.to(part.dtype))
+                    part.addcmul_(value, scale.to(part.dtype).view(-1, *[1] * (value.dim() - 1)))
             else:
                 torch._foreach_add_(parts, values, alpha=scale)
 

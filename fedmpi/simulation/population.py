@@ -1,0 +1,71 @@
+"""The clients of one run, as one rank sees them: data, memory, and how far each has come in its data."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from fedmpi.config import Config
+from fedmpi.data.ownership import owned_by, owner_of
+from fedmpi.data.shard import ClientData, DataInfo, Work
+from fedmpi.models import may_be_random
+from fedmpi.models.flat import FlatModel
+from fedmpi.mpi import Comm
+from fedmpi.mpi.device import ranks_sharing
+from fedmpi.simulation.client_tables import ClientMemory, check_room
+from fedmpi.simulation.lending import Loans
+from fedmpi.simulation.plan import assign
+
+
+class Population:
+    """All N clients of a run; this rank owns some of them.
+
+    `minibatches_drawn` counts for each client; `memory` has the tables of this rank's clients.
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        config: Config,
+        model: FlatModel,
+        data: ClientData,
+        info: DataInfo,
+        tables: tuple[str, ...],
+    ) -> None:
+        """Collective. `tables`: the vectors that the method keeps for each client between rounds."""
+        self._comm = comm
+        self.config, self.data, self.info = config, data, info
+        self.loans = Loans(comm, data)
+        self.minibatches_drawn = np.zeros(info.partition.num_clients, np.int64)
+        self.start = torch.empty_like(model.values)  # x_t in working precision
+        self.may_draw = may_be_random(config)  # random numbers, in a model of the user's own
+
+        # The clients' tables, if they fit into memory.
+        num_owned = len(owned_by(comm.rank, comm.size, info.partition.num_clients))
+        size = len(tables), num_owned, model.num_params, model.values.element_size()
+        device = model.values.device
+        sharing = ranks_sharing(comm, device)
+        comm.try_on_all(lambda: check_room(config.algorithm.name, *size, device=device, sharing=sharing))
+        self.memory = ClientMemory(tables, num_owned, comm.size, model.values)
+
+    def share(self, clients: np.ndarray, *, may_lend: bool) -> tuple[np.ndarray, int, np.ndarray | None]:
+        """Which participants this rank trains, as indices, own before borrowed ones; how many it owns; who
+        trains whom, None if this rank is alone.
+
+        Owners train their own clients and lend the surplus; clients with tables are never lent.
+        """
+        if self._comm.size == 1:
+            return np.arange(len(clients)), len(clients), None
+        trainers = owners = owner_of(clients, self._comm.size)
+        if may_lend:
+            costs = self.info.costs(clients, self.data.batch_size)
+            trainers = assign(owners, self._comm.size, costs)
+        mine = np.flatnonzero(trainers == self._comm.rank)
+        is_borrowed = owners[mine] != self._comm.rank
+        num_own = len(mine) - int(is_borrowed.sum())
+        return np.concatenate([mine[~is_borrowed], mine[is_borrowed]]), num_own, trainers
+
+    def works(self, clients: np.ndarray) -> list[Work]:
+        """What these clients do in a round; the samples of borrowed ones are not here yet."""
+        drawn = self.minibatches_drawn[clients].tolist()
+        return [Work(self.data, n, k) for n, k in zip(clients.tolist(), drawn, strict=True)]
