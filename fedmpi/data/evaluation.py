@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.data import rng
+from fedmpi.data.room import Room
 
 EVAL_BLOCK = 128  # samples of an evaluation block: larger ones cost page faults, smaller ones overhead
 GPU_EVAL_BLOCK = 1024  # fewer launches
@@ -39,6 +40,19 @@ class Normaliser:
         scale, shift = 1 / (255 * std), -mean / std
         return cls(*(v.to(dtype).reshape(shape).to(device) for v in (scale, shift)), dtype)
 
+    def into(self, room: Room, inputs: Tensor) -> Tensor:
+        """The values in training precision, in memory that is used again if they are not that already."""
+        if self.scale is None and inputs.dtype == self.dtype:
+            return inputs
+        return self(inputs, room("values", inputs.shape, inputs, self.dtype))
+
+    def fold(self, weight: Tensor, bias: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """A dense layer on samples of this shape that takes values before they are normalised."""
+        if self.scale is None:
+            return weight, bias
+        scale, shift = (part.expand(1, *shape).reshape(-1) for part in (self.scale, self.shift))
+        return weight * scale, bias + (weight @ shift)[:, None]
+
     def __call__(self, inputs: Tensor, out: Tensor | None = None) -> Tensor:
         """The values in training precision, in `out` or in a fresh tensor."""
         values = inputs.to(self.dtype, copy=True) if out is None else out.copy_(inputs)
@@ -56,24 +70,19 @@ class EvalData:
     inputs: Tensor
     labels: Tensor
     normalise: Normaliser
+    room: Room = field(default_factory=Room)
 
     def blocks(self, at_once: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
-        """(blocks, samples, ...) inputs and (blocks, samples) labels of this rank's blocks.
+        """(blocks, samples, ...) inputs as they are stored, and (blocks, samples) labels.
 
-        Up to `at_once` blocks of equal size together. Inputs are valid until the next ones.
+        Of this rank's blocks; up to `at_once` blocks of equal size together.
         """
         whole = len(self.inputs) // self.block
         firsts = [*range(0, whole, at_once), *([whole] if whole * self.block < len(self.inputs) else [])]
-        room = self.labels.new_empty(0, dtype=self.normalise.dtype)
         for first in firsts:
             count = max(min(at_once, whole - first), 1)
             rows = slice(first * self.block, min((first + count) * self.block, len(self.inputs)))
-            raw = self.inputs[rows]
-            room = room if room.shape == raw.shape else room.new_empty(raw.shape)
-            yield (
-                self.normalise(raw, room).unflatten(0, (count, -1)),
-                self.labels[rows].unflatten(0, (count, -1)),
-            )
+            yield tuple(part[rows].unflatten(0, (count, -1)) for part in (self.inputs, self.labels))
 
 
 def eval_block(device: torch.device) -> int:

@@ -6,6 +6,7 @@ Invariant: only what a rank needs is sent to it, and every rank derives the same
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,12 +17,15 @@ from fedmpi.data.evaluation import EvalData, Normaliser, eval_block, eval_rows, 
 from fedmpi.data.ownership import owned_by
 from fedmpi.data.partition import ClientLabels, Partition, make_partition
 from fedmpi.data.prepared import Dataset
+from fedmpi.data.room import Room
 from fedmpi.data.shard import ClientData, DataInfo
 from fedmpi.data.sources import load_dataset
 from fedmpi.errors import UserError
 from fedmpi.mpi import Comm
 from fedmpi.mpi.device import ranks_sharing
 from fedmpi.mpi.node_memory import room_for_rank
+
+RowsOf = Callable[[int], np.ndarray]  # rank -> samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,81 +95,133 @@ class Shards:
 
 
 def load_shards(comm: Comm, config: Config, device: torch.device) -> Shards:
-    """Collective. The clients' data, and this rank's part of the evaluation sets.
+    """Collective. The clients' data of one run, and this rank's part of the evaluation sets."""
+    return load_pack(comm, [config], device)[0]
+
+
+def load_pack(comm: Comm, configs: Sequence[Config], device: torch.device) -> list[Shards]:
+    """Collective. The data of runs that share a data set; each sample is in memory once for all of them.
 
     One rank of each node reads the data set and sends every rank of the node the rows that it needs.
     """
-    # The first rank of a node reads all; every rank gets labels and sizes, and computes the partition.
-    data = comm.try_on_nodes(lambda: load_dataset(config.data, on_node=True))
+    # The first rank of a node reads all; every rank gets labels and sizes, and computes the partitions.
+    data = comm.try_on_nodes(lambda: load_dataset(configs[0].data, on_node=True))
     header = comm.share_on_node(_Header.of(data) if data else None)
-    partition = comm.try_on_all(
-        lambda: make_partition(
-            header.train_labels, header.train_clients, header.num_classes, config.data, config.run.seed
-        ),
+    partitions = comm.try_on_all(
+        lambda: [
+            make_partition(
+                header.train_labels, header.train_clients, header.num_classes, c.data, c.run.seed
+            )
+            for c in configs
+        ]
     )
-    dtype = getattr(torch, config.run.dtype)
-    normalise = Normaliser.of(header, dtype, device)
-    block = min(comm.gather_on_all(eval_block(device)))  # the same on all ranks, whatever their devices
+    sets = _Sets(comm, configs[0], device, data, header)
 
-    # Collective: the inputs of the rows that each rank needs.
-    def take(part: str, rows_of: object) -> np.ndarray:
-        rows = rows_of(comm.rank)
-        out = np.empty((len(rows), *header.shape), header.input_dtype)
-        source = getattr(data, f"{part}_inputs") if data else None
-        comm.scatter_on_node(lambda rank: source[rows_of(rank)], out)
-        return out
+    # On a GPU all of this must fit. The training set may be evaluated on a subset.
+    subsets = [_subset(header.train_labels, config) for config in configs]
+    owned, orders = _rows_and_orders(partitions, comm.rank, comm.size)
+    sets.check_gpu_room(len(owned), subsets)
 
-    # Collective: this rank's blocks of an evaluation set, or of a chosen subset.
-    def evaluation(part: str, labels: np.ndarray, chosen: np.ndarray | None = None) -> EvalData:
-        chosen = np.arange(len(labels)) if chosen is None else chosen
-        blocks, rows = eval_rows(len(chosen), comm.rank, comm.size, block)
-        inputs = take(part, lambda rank: chosen[eval_rows(len(chosen), rank, comm.size, block)[1]])
+    # The samples of this rank's clients, and the evaluation sets.
+    inputs, labels, normalise = sets.training(lambda rank: _rows_and_orders(partitions, rank, comm.size)[0])
+    test_set, train_sets, room = sets.evaluation("test", header.test_labels, None), {}, Room()
+    for subset in subsets:
+        key = None if subset is None else subset.tobytes()
+        if key not in train_sets:
+            train_sets[key] = sets.evaluation("train", header.train_labels, subset)
+    return [
+        Shards(
+            clients=ClientData(
+                config, partition, (comm.rank, comm.size), inputs, labels, normalise, order=order, room=room
+            ),
+            train_set=train_sets[None if subset is None else subset.tobytes()],
+            test_set=test_set,
+            info=DataInfo(
+                name=header.name,
+                shape=header.shape,
+                num_classes=header.num_classes,
+                num_train=len(header.train_labels),
+                num_test=len(header.test_labels),
+                partition=partition,
+                labels=ClientLabels(partition, header.train_labels, header.num_classes),
+                majority_labels=partition.majority_labels(header.train_labels),
+                digest=f"{header.digest}/{partition.digest()}",
+            ),
+        )
+        for config, partition, order, subset in zip(configs, partitions, orders, subsets, strict=True)
+    ]
+
+
+def _subset(labels: np.ndarray, config: Config) -> np.ndarray | None:
+    """The samples on which the training set is evaluated; None for all."""
+    count = config.run.eval_train_samples
+    return None if count is None else stratified(labels, count, config.run.seed)
+
+
+def _rows_and_orders(
+    partitions: Sequence[Partition], rank: int, size: int
+) -> tuple[np.ndarray, list[np.ndarray | None]]:
+    """The samples of a rank's clients in all runs; and where they are, client by client, for each run.
+
+    Runs with one partition, one run above all, have them client by client: None.
+    """
+    first, *others = [_owned_rows(partition, rank, size) for partition in partitions]
+    if all(np.array_equal(own, first) for own in others):
+        return first, [None] * len(partitions)
+    rows = np.unique(np.concatenate([first, *others]))
+    return rows, [np.searchsorted(rows, own) for own in (first, *others)]
+
+
+class _Sets:
+    """What a rank takes of a data set."""
+
+    def __init__(
+        self, comm: Comm, config: Config, device: torch.device, data: Dataset | None, header: _Header
+    ) -> None:
+        """Collective. `data` on the first rank of each node."""
+        self._comm, self._device, self._data, self._header = comm, device, data, header
+        self._normalise = Normaliser.of(header, getattr(torch, config.run.dtype), device)
+        self._block = min(comm.gather_on_all(eval_block(device)))  # whatever the devices of the ranks
+
+    def training(self, rows_of: RowsOf) -> tuple[torch.Tensor, torch.Tensor, Normaliser]:
+        """Collective. Inputs and labels of the rows that each rank needs, as they are stored."""
+        labels = torch.from_numpy(self._header.train_labels[rows_of(self._comm.rank)])
+        return self._inputs("train", rows_of), labels.to(self._device), self._normalise
+
+    def evaluation(self, part: str, labels: np.ndarray, subset: np.ndarray | None) -> EvalData:
+        """Collective. This rank's blocks of an evaluation set, or of a chosen subset."""
+        rank, size, block = self._comm.rank, self._comm.size, self._block
+        chosen = np.arange(len(labels)) if subset is None else subset
+        blocks, rows = eval_rows(len(chosen), rank, size, block)
+        inputs = self._inputs(part, lambda r: chosen[eval_rows(len(chosen), r, size, block)[1]])
         return EvalData(
             block_ids=blocks,
             num_blocks=math.ceil(len(chosen) / block),
             block=block,
             num_samples=len(chosen),
-            inputs=torch.from_numpy(inputs).to(device),
-            labels=torch.from_numpy(labels[chosen[rows]]).to(device),
-            normalise=normalise,
+            inputs=inputs,
+            labels=torch.from_numpy(labels[chosen[rows]]).to(self._device),
+            normalise=self._normalise,
         )
 
-    # The training set may be evaluated on a subset.
-    subset = None
-    if config.run.eval_train_samples is not None:
-        subset = stratified(header.train_labels, config.run.eval_train_samples, config.run.seed)
+    def check_gpu_room(self, num_owned: int, subsets: Sequence[np.ndarray | None]) -> None:
+        """Collective. Refuse data that do not fit on a GPU."""
+        header, comm, device = self._header, self._comm, self._device
+        different = {None if subset is None else subset.tobytes(): subset for subset in subsets}
+        counts = [len(header.train_labels if s is None else s) for s in different.values()]
+        num_evaluated = sum(
+            len(eval_rows(count, comm.rank, comm.size, self._block)[1])
+            for count in (*counts, len(header.test_labels))
+        )
+        sharing = ranks_sharing(comm, device)
+        comm.try_on_all(lambda: _check_gpu_room(header, num_owned, num_evaluated, device, sharing))
 
-    # On a GPU all of this must fit.
-    num_owned = len(_owned_rows(partition, comm.rank, comm.size))
-    evaluated = len(header.train_labels if subset is None else subset), len(header.test_labels)
-    num_evaluated = sum(len(eval_rows(n, comm.rank, comm.size, block)[1]) for n in evaluated)
-    sharing = ranks_sharing(comm, device)
-    comm.try_on_all(lambda: _check_gpu_room(header, num_owned, num_evaluated, device, sharing))
-
-    # The samples of this rank's clients, and what all ranks know.
-    clients = ClientData(
-        config,
-        partition,
-        (comm.rank, comm.size),
-        torch.from_numpy(take("train", lambda rank: _owned_rows(partition, rank, comm.size))).to(device),
-        torch.from_numpy(header.train_labels[_owned_rows(partition, comm.rank, comm.size)]).to(device),
-        normalise,
-    )
-    info = DataInfo(
-        name=header.name,
-        shape=header.shape,
-        num_classes=header.num_classes,
-        num_train=len(header.train_labels),
-        num_test=len(header.test_labels),
-        partition=partition,
-        labels=ClientLabels(partition, header.train_labels, header.num_classes),
-        majority_labels=partition.majority_labels(header.train_labels),
-        digest=f"{header.digest}/{partition.digest()}",
-    )
-
-    return Shards(
-        clients=clients,
-        train_set=evaluation("train", header.train_labels, subset),
-        test_set=evaluation("test", header.test_labels),
-        info=info,
-    )
+    def _inputs(self, part: str, rows_of: RowsOf) -> torch.Tensor:
+        """Collective. The inputs of the rows that each rank needs; numbers in training precision."""
+        out = np.empty((len(rows_of(self._comm.rank)), *self._header.shape), self._header.input_dtype)
+        source = getattr(self._data, f"{part}_inputs") if self._data else None
+        self._comm.scatter_on_node(lambda rank: source[rows_of(rank)], out)
+        inputs = torch.from_numpy(out)
+        return inputs.to(
+            self._device, self._normalise.dtype if inputs.is_floating_point() else inputs.dtype
+        )

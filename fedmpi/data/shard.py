@@ -7,7 +7,6 @@ for any number of ranks.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,9 +19,9 @@ from fedmpi.data import rng
 from fedmpi.data.evaluation import Normaliser
 from fedmpi.data.ownership import owned_by, place_of
 from fedmpi.data.partition import ClientLabels, Partition
+from fedmpi.data.room import Room
 
-_AT_ONCE = 1 << 19  # numbers that are normalised at once: 2 MB of float32
-_MOST_VIEWS = 64
+_MOST_PLACES = 256
 _MOST_KEPT = 1 << 20  # numbers of shuffles that are kept: 8 MB
 
 
@@ -49,7 +48,7 @@ class DataInfo:
 class Work:
     """A client's part in a round: which minibatches come next, and their samples if it was lent."""
 
-    __slots__ = ("batch", "client", "data", "drawn", "is_full", "samples")
+    __slots__ = ("client", "data", "drawn", "how_it_draws", "samples")
 
     def __init__(
         self, data: ClientData, client: int, drawn: int, samples: tuple[Tensor, Tensor] | None = None
@@ -58,39 +57,21 @@ class Work:
         self.client = client
         self.drawn = drawn  # minibatches drawn before
         self.samples = samples
-        self.batch, self.is_full = data.how_it_draws(client)
+        self.how_it_draws = data.how_it_draws(client)
+
+    @property
+    def batch(self) -> int:
+        """Samples in a minibatch."""
+        return self.how_it_draws[0]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether these are all samples of the client."""
+        return self.how_it_draws[1]
 
     def positions(self, count: int) -> np.ndarray:
         """Where the samples of the next `count` minibatches are in `data.inputs`."""
         return self.data.positions(self.client, self.drawn, count)
-
-
-class Room:
-    """Memory for minibatches, one piece for each use, large enough for all shapes that it had.
-
-    The runs of a pack share one.
-    """
-
-    def __init__(self) -> None:
-        self._pieces: dict[str, Tensor] = {}
-        self._views: dict[tuple, Tensor] = {}
-
-    def __call__(self, use: str, shape: tuple[int, ...], like: Tensor, dtype: torch.dtype) -> Tensor:
-        """A tensor of this shape beside `like`; what it held is lost."""
-        view = self._views.get((use, shape))
-        if view is None:
-            with torch.inference_mode(mode=False):  # so that it may be used within that mode and outside
-                view = self._views[use, shape] = self._view(use, shape, like, dtype)
-        return view
-
-    def _view(self, use: str, shape: tuple[int, ...], like: Tensor, dtype: torch.dtype) -> Tensor:
-        count, piece = math.prod(shape), self._pieces.get(use)
-        if piece is None or len(piece) < count:
-            piece = self._pieces[use] = like.new_empty(count, dtype=dtype)
-            self._views = {key: view for key, view in self._views.items() if key[0] != use}
-        if len(self._views) >= _MOST_VIEWS:
-            self._views.clear()
-        return piece[:count].view(shape)
 
 
 class ClientData:
@@ -133,6 +114,7 @@ class ClientData:
         self._room = room or Room()
         self._epochs: dict[int, tuple[int, np.ndarray]] = {}
         self._num_kept = 0  # numbers in these shuffles
+        self._places: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def size(self, client: int) -> int:
         """Samples of a client, owned or not."""
@@ -197,23 +179,28 @@ class ClientData:
             and self._order is None
             and first.samples is None
         ):
-            start = int(self._starts[place_of(first.client, self._num_ranks)])
-            rows = slice(start, start + first.batch)
-            part = self.inputs[None, rows], self.labels[None, rows]
-            yield from itertools.repeat(part, count)
+            yield from itertools.repeat(self._in_place(first), count)
             return
 
-        # All samples of the group for all steps, normalised at once if a cache holds them.
-        raw, labels = self._draw_group(group, 1 if first.is_full else count)
-        at_once = first.is_full or raw.numel() <= _AT_ONCE
-        if at_once:
-            raw = self._normalised(raw)
+        # All samples of the group for all steps; normalised step by step, which a cache holds.
+        raw, labels = (part.unbind() for part in self._draw_group(group, 1 if first.is_full else count))
+        inputs = None
         for step in range(count):
             place = 0 if first.is_full else step
-            inputs = raw[place] if at_once else self._normalised(raw[place])
-            if self._is_changed:
-                inputs = self._perturb(inputs, group, step)
-            yield inputs, labels[place]
+            if inputs is None or not first.is_full:
+                inputs = self.normalise.into(self._room, raw[place])
+            yield self._perturb(inputs, group, step) if self._is_changed else inputs, labels[place]
+
+    def _in_place(self, work: Work) -> tuple[Tensor, Tensor]:
+        """All samples of a client where they are; few clients come again every few rounds."""
+        part = self._places.get((work.client, work.batch))
+        if part is None:
+            start = int(self._starts[place_of(work.client, self._num_ranks)])
+            rows = slice(start, start + work.batch)
+            if len(self._places) >= _MOST_PLACES:
+                self._places.clear()
+            part = self._places[work.client, work.batch] = self.inputs[None, rows], self.labels[None, rows]
+        return part
 
     def _draw_group(self, group: Sequence[Work], steps: int) -> tuple[Tensor, Tensor]:
         """(steps, clients, batch, ...) and (steps, clients, batch): what `draw` gives for each client.
@@ -239,12 +226,6 @@ class ClientData:
             for target, part in zip((inputs, labels), samples, strict=True):
                 target[:, place] = part.unflatten(0, (steps, -1))
         return inputs, labels
-
-    def _normalised(self, raw: Tensor) -> Tensor:
-        """Values in training precision, in memory that is used again."""
-        if self._is_ready:
-            return raw
-        return self.normalise(raw, self._room("values", raw.shape, raw, self.normalise.dtype))
 
     def _perturb(self, inputs: Tensor, group: Sequence[Work], step: int) -> Tensor:
         """Gradient noise and augmentation of each client's minibatch number drawn + step."""

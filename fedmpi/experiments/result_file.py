@@ -148,7 +148,7 @@ class ResultFile(Output):
         if values.keys() != _NAMES[table]:
             raise TypeError(f"/{table} has the columns {_COLUMNS[table]}, got {list(values)}")
 
-        self._writer.add(table, *(values[name] for name in _COLUMNS[table]))
+        self._writer.add(table, *map(values.__getitem__, _COLUMNS[table]))
         if self._events:
             self._events.add(table, **values)
 

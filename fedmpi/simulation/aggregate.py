@@ -7,6 +7,7 @@ trained; nothing of a run is summed unless the updates of all ranks are finite.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from torch import Tensor
 from fedmpi.errors import ClientError, UserError
 from fedmpi.models.flat import aligned_rows
 from fedmpi.mpi import Comm
-from fedmpi.mpi.pinned import Upload
 from fedmpi.simulation import exact
 from fedmpi.simulation.clock import Stopwatch
 from fedmpi.simulation.rank_report import SLOTS, RankReport
@@ -40,20 +40,20 @@ class NonFiniteUpdateError(Exception):
         self.client = client
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Share:
     """A rank's part in the sums of one run."""
 
     clients: np.ndarray  # all participants
     weights: np.ndarray
-    mine: np.ndarray  # indices of those that this rank trained, in the order of the rows
+    mine: np.ndarray | slice  # those that this rank trained, in the order of the rows
     rows: dict[str, Tensor]  # "weighted_sum": their updates; and what else is summed, without weights
     peaks: list[np.ndarray]  # the largest magnitude in each row of each, at its client's place
     report: RankReport
     failure: ClientError | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Reduced:
     """What all ranks know after a reduction."""
 
@@ -78,71 +78,76 @@ def wave_size(num_params: int) -> int:
     return min(max(_WAVE_BYTES // (4 * num_params), _FEWEST_IN_WAVE), _MOST_IN_WAVE)
 
 
+@dataclass(slots=True)
+class Term:
+    """One sum of a reduction: rows with their weights, in multiples of 2**-exponent."""
+
+    rows: Tensor  # of this rank
+    weights: np.ndarray
+    exponent: int
+    count: int = 0  # added up over ranks beside the sum
+
+
+@dataclass(slots=True)
+class _Agreed:
+    """What all ranks know of a run before the sums."""
+
+    share: Share
+    update_max: np.ndarray  # largest magnitude in each client's update
+    largest: list[float]  # contribution to each sum
+    report: RankReport  # of all ranks together
+
+
 class WeightedSum:
     """Buffers for the updates of one rank, and their sums over all ranks, of one run or of all in a pack.
 
-    The vectors that come out are float64 arrays on the host; `stays_on_device`: tensors on the device.
-    `on_device`: MPI itself takes GPU buffers.
+    On a CPU; see gpu_aggregate.py for a GPU. The vectors that come out are float64 arrays.
     """
 
-    def __init__(
-        self,
-        comm: Comm,
-        num_params: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        *,
-        on_device: bool,
-        stays_on_device: bool = False,
-    ) -> None:
+    def __init__(self, comm: Comm, num_params: int, dtype: torch.dtype, device: torch.device) -> None:
         self._comm, self._num_params, self._device = comm, num_params, device
-        self._on_gpu = device.type == "cuda"
-        self._on_device = on_device and self._on_gpu
-        self._stays_on_device = stays_on_device and self._on_gpu
+        self._needs_no_messages = comm.size == 1
         self._updates = torch.empty((0, num_params), dtype=dtype, device=device)
-        self._totals = self._empty(0)  # rows of sums, with one extra number each
-        self._host: Tensor | None = None  # the same in pinned memory
-        self._factors = Upload(torch.float64, device) if self._on_gpu else None
+        self._capacity = 0  # rows
+        self._some, self._count = self._updates, -1  # those of the last round
+        self._on_host: np.ndarray | None = None  # the same as an array
+        self._totals = np.empty((0, num_params + 1), np.int64)  # rows of sums, with one extra number each
 
     def buffers(self, count: int) -> Tensor:
         """(count, num_params): one row for each update. Kept and reused."""
-        if count > len(self._updates):
-            self._updates = aligned_rows(count, self._updates.shape[1], self._updates)
-        return self._updates[:count]
+        if count > self._capacity:
+            self._updates, self._capacity = aligned_rows(count, self._num_params, self._updates), count
+        if count != self._count:
+            self._some, self._count = self._updates[:count], count
+            self._on_host = self._some.numpy() if self._device.type == "cpu" else None
+        return self._some
 
-    def peaks(self, rows: Sequence[Tensor], counts: Sequence[int], mine: Sequence[np.ndarray]) -> list:
-        """For each tensor the largest magnitude in each row, at its client's place; inf for a nan.
+    def _numpy(self, rows: Tensor) -> np.ndarray:
+        """The same memory as an array; that of the buffers is made once."""
+        return self._on_host if rows is self._some else rows.numpy()
 
-        `counts`: how many clients there are; `mine`: places of the rows. Waits for the device.
+    def magnitudes(self, rows: Sequence[Tensor]) -> list[np.ndarray]:
+        """The largest magnitude in each row of each tensor, nan where one holds a nan.
+
+        Waits for the device.
         """
-        if self._on_gpu:
-            bounds = [torch.stack(torch.aminmax(part, dim=1)).double() for part in rows if len(part)]
-            waited = torch.cat(bounds, dim=1).abs().amax(dim=0).cpu().numpy() if bounds else np.empty(0)
-            values = np.split(waited, np.cumsum([len(part) for part in rows])[:-1])
-        else:
-            values = [exact.magnitudes(part) for part in rows]
-        found = []
-        for value, count, places in zip(values, counts, mine, strict=True):
-            largest = np.zeros(count)
-            largest[places] = value
-            largest[~np.isfinite(largest)] = np.inf  # a nan would be lost in a maximum over ranks
-            found.append(largest)
-        return found
+        return [exact.magnitudes(self._numpy(part)) for part in rows]
 
     def reduce(self, shares: Sequence[Share], clock: Stopwatch) -> list[Reduced | Exception]:
         """Collective. For each run the sum of q * update over all its clients, and the combined report of
         all ranks; or the error that ends the run, the same on all ranks.
         """
+        if self._needs_no_messages:
+            with clock(REDUCTION):
+                return [self._reduced_here(share) for share in shares]
+
         # First collective: the largest value of each client's update, and every rank's report.
         with clock(IDLE):  # the time until the slowest rank arrives
             agreed = self._agree(shares)
 
         # Second collective: the sums in fixed point, with exponents that fit all clients.
         with clock(REDUCTION):
-            fine = [
-                (share, *known) for share, known in zip(shares, agreed, strict=True)
-                if not isinstance(known, Exception)
-            ]  # fmt: skip
+            fine = [known for known in agreed if not isinstance(known, Exception)]
             sums = iter(self._sums(fine))
             return [known if isinstance(known, Exception) else next(sums) for known in agreed]
 
@@ -151,132 +156,112 @@ class WeightedSum:
 
         `rows` are those of `clients[mine]`; their precision may be higher than that of the updates.
         """
-        (own,) = self.peaks([rows], [len(clients)], [mine])
-        peaks = self._comm.maximum(own)
-        error = _non_finite(clients, peaks)
-        if error:
+        peaks = self._comm.maximum(placed(self.magnitudes([rows])[0], len(clients), mine))
+        if error := _non_finite(clients, peaks):
             raise error
         exponent = exact.common_exponent(float(peaks.max(initial=0)), len(clients))
-        return self._sum([(rows, np.ones(len(rows)), exponent, 0)])[0][0]
+        return self._add_up([Term(rows, np.ones(len(mine)), exponent)])[0][0]
 
-    def _sums(self, known: Sequence[tuple[Share, list[np.ndarray], RankReport]]) -> list[Reduced]:
+    def _reduced_here(self, share: Share) -> Reduced | Exception:
+        """As `reduce`, for one run on a single rank."""
+        if share.failure:
+            return self._comm.shared_failure(share.failure)
+        sums, weights, total = {}, share.weights, self._room(1)[0, :-1]
+        for (name, rows), peaks in zip(share.rows.items(), share.peaks, strict=True):
+            # Updates count with their weights, the method's own vectors, which come after them, without.
+            weights = weights if name == "weighted_sum" else np.ones(len(weights))
+            weighted = weights * peaks
+            largest = float(weighted.max(initial=0.0))
+            if not math.isfinite(largest):
+                return _non_finite(share.clients, weighted)
+            exponent = exact.common_exponent(largest, len(weights))
+            total.fill(0)
+            exact.add_contributions(total, self._numpy(rows), weights.tolist(), exponent)
+            sums[name] = exact.to_float(total, exponent)
+        report = share.report
+        return Reduced(
+            sums=sums,
+            update_max=share.peaks[0],
+            compute_time=report.seconds,
+            idle_time=0.0,
+            stop=report.stop,
+            checkpoint=report.wants_checkpoint,
+        )
+
+    def _sums(self, agreed: Sequence[_Agreed]) -> list[Reduced]:
         """Collective. All sums of all runs, in one message."""
-        # Updates count with their weights, the method's own vectors without. The last entry of the former
-        # counts the nanoseconds that all ranks computed.
+        # Updates count with their weights, the method's own vectors without. What is counted beside the
+        # former are the nanoseconds that all ranks computed.
         terms = []
-        for share, peaks, _ in known:
-            for place, (rows, peak) in enumerate(zip(share.rows.values(), peaks, strict=True)):
-                weights = np.ones(len(share.clients)) if place else share.weights
-                exponent = exact.common_exponent(float((weights * peak).max(initial=0)), len(weights))
-                spent = 0 if place else int(1e9 * share.report.seconds)
-                terms.append((rows, weights[share.mine], exponent, spent))
-        vectors = iter(self._sum(terms))
+        for known in agreed:
+            share, count = known.share, len(known.share.clients)
+            weights, spent = share.weights[share.mine], int(1e9 * share.report.seconds)
+            (updates, *others), (first, *rest) = share.rows.values(), known.largest
+            terms.append(Term(updates, weights, exact.common_exponent(first, count), spent))
+            for rows, largest in zip(others, rest, strict=True):
+                terms.append(Term(rows, np.ones(len(weights)), exact.common_exponent(largest, count)))
+        vectors = iter(self._add_up(terms))
 
         reduced = []
-        for share, peaks, everybody in known:
-            own = {name: next(vectors) for name in share.rows}
-            computed = own["weighted_sum"][1]
+        for known in agreed:
+            own = {name: next(vectors) for name in known.share.rows}
+            report, computed = known.report, own["weighted_sum"][1]
             reduced.append(
                 Reduced(
                     sums={name: vector for name, (vector, _) in own.items()},
-                    update_max=peaks[0],
-                    compute_time=everybody.seconds,
-                    idle_time=max(everybody.seconds - 1e-9 * computed / self._comm.size, 0.0),
-                    stop=everybody.stop,
-                    checkpoint=everybody.wants_checkpoint,
+                    update_max=known.update_max,
+                    compute_time=report.seconds,
+                    idle_time=max(report.seconds - 1e-9 * computed / self._comm.size, 0.0),
+                    stop=report.stop,
+                    checkpoint=report.wants_checkpoint,
                 )
             )
         return reduced
 
-    def _sum(self, terms: Sequence[tuple[Tensor, np.ndarray, int, int]]) -> list[tuple[Vector, int]]:
-        """Collective. For each term (rows, weights, exponent, count): the sums over all ranks.
-
-        The weighted sum of the rows, in fixed point, and that of the counts.
-        """
-        # This rank's part of each sum; the count takes the last entry.
+    def _add_up(self, terms: Sequence[Term]) -> list[tuple[Vector, int]]:
+        """Collective. For each term the weighted sum of all ranks' rows, and that of their counts."""
+        # This rank's part; the count takes the last entry.
         totals = self._room(len(terms))
-        self._contribute(totals, terms)
-        for total, (_, _, _, count) in zip(totals, terms, strict=True):
-            total[-1:].fill_(count)
+        totals.fill(0)
+        for total, term in zip(totals, terms, strict=True):
+            exact.add_contributions(
+                total[:-1], self._numpy(term.rows), term.weights.tolist(), term.exponent
+            )
+            total[-1] = term.count
 
-        # Sum over ranks, on the device if MPI can, else on the host.
-        counts = [count for _, _, _, count in terms]
-        if self._comm.size == 1 and (self._stays_on_device or not self._on_gpu):
-            summed = totals
-        elif self._on_device:
-            torch.cuda.synchronize()
-            summed = totals
-            self._comm.sum_in_place(totals.view(-1))
-            counts = totals[:, -1].tolist()
-        else:
-            summed = self._on_host(totals)
-            self._comm.sum_in_place(summed.view(-1).numpy())
-            counts = summed[:, -1].tolist()
-
-        # As numbers, where they are used.
-        if self._stays_on_device and summed is not totals:
-            summed = totals.copy_(summed, non_blocking=True)
-        vectors = [
-            exact.to_float(total[:-1], exponent)
-            for total, (_, _, exponent, _) in zip(summed, terms, strict=True)
-        ]
+        # All ranks together, in one message.
+        self._comm.sum_in_place(totals.reshape(-1))
         return [
-            (vector if self._stays_on_device else vector.cpu().numpy(), count)
-            for vector, count in zip(vectors, counts, strict=True)
+            (exact.to_float(total[:-1], term.exponent), int(total[-1]))
+            for total, term in zip(totals, terms, strict=True)
         ]
 
-    def _contribute(self, totals: Tensor, terms: Sequence[tuple[Tensor, np.ndarray, int, int]]) -> None:
-        """Add this rank's rows to the totals, which are zero."""
-        if not self._on_gpu:
-            for total, (rows, weights, exponent, _) in zip(totals, terms, strict=True):
-                exact.add_contributions(total[:-1], rows, weights.tolist(), exponent)
-            return
-
-        # On a GPU all rows of a sum at once, with weights that are sent in one copy.
-        weights = self._factors.put(np.concatenate([part for _, part, _, _ in terms]))
-        parts = weights.split([len(part) for _, part, _, _ in terms])
-        for total, (rows, _, exponent, _), factors in zip(totals, terms, parts, strict=True):
-            exact.add_all(total[:-1], rows, factors, exponent)
-
-    def _empty(self, count: int) -> Tensor:
-        return torch.empty((count, self._num_params + 1), dtype=torch.int64, device=self._device)
-
-    def _room(self, count: int) -> Tensor:
-        """Sums, zero. Kept and reused."""
+    def _room(self, count: int) -> np.ndarray:
+        """Rows for sums, kept and reused."""
         if len(self._totals) < count:
-            self._totals = self._empty(count)
-        return self._totals[:count].zero_()
+            self._totals = np.empty((count, self._num_params + 1), np.int64)
+        return self._totals[:count]
 
-    def _on_host(self, totals: Tensor) -> Tensor:
-        """The sums in host memory; waits for the device once."""
-        if not self._on_gpu:
-            return totals
-        if self._host is None or len(self._host) < len(totals):
-            self._host = torch.empty(totals.shape, dtype=torch.int64, pin_memory=True)
-        host = self._host[: len(totals)]
-        host.copy_(totals, non_blocking=True)
-        torch.cuda.current_stream().synchronize()
-        return host
-
-    def _agree(self, shares: Sequence[Share]) -> list[tuple[list[np.ndarray], RankReport] | Exception]:
-        """Collective. For each run its clients' largest magnitudes and the combined report of all ranks.
-
-        Or the error that ends the run.
-        """
+    def _agree(self, shares: Sequence[Share]) -> list[_Agreed | Exception]:
+        """Collective. What all ranks know of each run before the sums; or the error that ends it."""
         # One rank knows all; several tell each other.
         if self._comm.size == 1:
-            reports = [(share.peaks, share.report) for share in shares]
+            told = [(share.peaks, share.report) for share in shares]
         else:
-            reports = self._tell(shares)
+            told = self._tell(shares)
 
         # A failure of any rank ends its run on all, and so does an infinite update.
-        agreed: list[tuple[list[np.ndarray], RankReport] | Exception] = []
-        for share, (peaks, everybody) in zip(shares, reports, strict=True):
-            error = self._comm.shared_failure(share.failure) if everybody.failed else None
+        agreed: list[_Agreed | Exception] = []
+        for share, (peaks, report) in zip(shares, told, strict=True):
+            if report.failed:
+                agreed.append(self._comm.shared_failure(share.failure))
+                continue
             weighted = [share.weights * peaks[0], *peaks[1:]]
-            for values in weighted if error is None else ():
-                error = error or _non_finite(share.clients, values)
-            agreed.append(error or (peaks, everybody))
+            largest = [float(values.max(initial=0.0)) for values in weighted]
+            errors = (_non_finite(share.clients, values) for values in weighted)
+            is_finite = all(map(math.isfinite, largest))
+            known = _Agreed(share, peaks[0], largest, report)
+            agreed.append(known if is_finite else next(error for error in errors if error))
         return agreed
 
     def _tell(self, shares: Sequence[Share]) -> list[tuple[list[np.ndarray], RankReport]]:
@@ -314,6 +299,19 @@ class WeightedSum:
             first = head[_REPORT : _REPORT + count] if count <= _HEAD - _REPORT else next(told)
             found.append(([first, *(next(told) for _ in share.peaks[1:])], everybody))
         return found
+
+
+def placed(values: np.ndarray, count: int, places: np.ndarray | slice) -> np.ndarray:
+    """The values of this rank among those of all `count` clients.
+
+    inf for a nan, which a maximum over ranks would lose.
+    """
+    if isinstance(places, slice):
+        return values
+    everybody = np.zeros(count)
+    everybody[places] = values
+    everybody[np.isnan(everybody)] = np.inf
+    return everybody
 
 
 def _non_finite(clients: np.ndarray, peaks: np.ndarray) -> NonFiniteUpdateError | None:

@@ -7,7 +7,6 @@ of x_t, gamma and the client's minibatches, regardless of which clients, of whic
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -27,7 +26,7 @@ Step = Callable[[Tensor, Tensor, Rate], None]
 _MOST_STEPS = 256
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, slots=True, eq=False)
 class Task:
     """What one run wants to be trained in a round, on this rank."""
 
@@ -40,23 +39,41 @@ class Task:
     clip_norm: float | None = None
     reseed: bool = False  # a user's model may draw random numbers, in dropout for example
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether gradients may be added to the updates directly."""
+        return self.clip_norm is None and not self.method.steps_by_itself
 
-@dataclass(frozen=True)
+
+@dataclass(slots=True)
 class Piece:
     """Clients of one run that are trained beside those of others."""
 
     task: Task
-    here: slice  # among the group's rows
-    local: Local  # their rows
+    rows: slice  # of the task
+    here: slice  # of the group
+
+    @property
+    def local(self) -> Local:
+        """Their rows; entries that the server sent are shared by all."""
+        return {
+            name: value if name.startswith("server_") else value[self.rows]
+            for name, value in self.task.local.items()
+        }
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Group:
     """Clients that are trained together; their updates are neighbours in memory."""
 
     rows: slice  # of all updates
     works: Sequence[Work]
     pieces: Sequence[Piece]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether gradients may be added to the updates directly."""
+        return all(piece.task.is_plain for piece in self.pieces)
 
 
 class Failures:
@@ -74,7 +91,7 @@ class Failures:
 
     def of(self, task: Task) -> ClientError | None:
         """The failure of a run."""
-        return self._found.get(id(task))
+        return self._found.get(id(task)) if self._found else None
 
     def raise_first(self) -> None:
         """Raise the first error, if there is one."""
@@ -91,21 +108,25 @@ class LocalTrainer:
         self._plain_steps: dict[tuple, Step] = {}  # by the place of the updates
 
     def train(
-        self, updates: Tensor, tasks: Sequence[Task], rows: Sequence[slice], failures: Failures
+        self,
+        updates: Tensor,
+        tasks: Sequence[Task],
+        failures: Failures,
+        rows: Sequence[slice] | None = None,
     ) -> None:
         """Write each client's update into its row of `updates`, in which the tasks follow each other.
 
-        `rows`: which of each task's clients. Methods may change other entries of `local`.
+        `rows`: which of each task's clients, by default all. Methods may change other entries of `local`.
         """
-        for task, some in zip(tasks, rows, strict=True):
-            task.local["update"][some].zero_()
-        for group in self._groups(tasks, rows):
-            if all(failures.of(piece.task) for piece in group.pieces):
+        count = sum(len(task.works) for task in tasks)
+        for group in self._groups(tasks, rows or [slice(None)] * len(tasks)):
+            some = updates if len(group.works) == count else updates[group.rows]
+            some.zero_()
+            if not group.works[0].batch or all(failures.of(piece.task) for piece in group.pieces):
                 continue
-            some = updates[group.rows]
             try:
-                if self._is_plain(group) and not self._gradients.uses_autograd:
-                    with torch.inference_mode():  # quicker; a method's own step may keep tensors
+                if self._gradients.by_inference and group.is_plain:  # a method's own step may keep tensors
+                    with torch.inference_mode():
                         self._train_group(some, group, failures)
                 else:
                     self._train_group(some, group, failures)
@@ -114,29 +135,51 @@ class LocalTrainer:
                     failures.add(piece.task, group.works[piece.here], error)
 
     def _groups(self, tasks: Sequence[Task], rows: Sequence[slice]) -> Iterator[Group]:
-        """Neighbours that draw alike; a client without samples has a zero gradient.
+        """Neighbours that draw alike; those without samples, who have nothing to do, too.
 
         Clients draw alike if their minibatches have the same size and are all of their samples, or are not.
         """
-        # All clients, with what those of a group have in common: they follow each other without a gap, too.
-        flat, kinds, first = [], [], 0
+        alike: list[tuple[Task, int, int]] = []  # rows of a task
+        before, begin_of_task = None, 0
+        first = place = 0  # where `alike` begins and ends
         for task, some in zip(tasks, rows, strict=True):
-            kind = self._kind(task)
-            for row in range(len(task.works))[some]:
-                work = task.works[row]
-                kinds.append((first + row - len(flat), work.batch, work.is_full, kind))
-                flat.append((task, row, first + row))
-            first += len(task.works)
+            kind_of_task, count = self._kind(task), len(task.works)
+            begin, end, _ = some.indices(count)
+            while begin < end:
+                # The next neighbours of this task.
+                how, after = task.works[begin].how_it_draws, begin + 1
+                while after < end and task.works[after].how_it_draws == how:
+                    after += 1
 
-        # Runs of clients that draw alike, cut to sizes that are trained together.
-        begin = 0
-        for (_, batch, _, _), same in itertools.groupby(kinds):
-            end = begin + len(list(same))
-            while batch and begin < end:
-                count = self._group_size(end - begin)
-                yield _group(flat[begin : begin + count])
-                begin += count
-            begin = end
+                # Beside those before, if they have the same in common and leave no gap.
+                if (how, kind_of_task) != before or begin_of_task + begin != place:
+                    yield from self._cut(alike, first)
+                    alike, before, first = [], (how, kind_of_task), begin_of_task + begin
+                alike.append((task, begin, after))
+                begin, place = after, begin_of_task + after
+            begin_of_task += count
+        yield from self._cut(alike, first)
+
+    def _cut(self, alike: Sequence[tuple[Task, int, int]], place: int) -> Iterator[Group]:
+        """Clients that draw alike, from a place of the updates on, in groups of the right size."""
+        left = sum(end - begin for _, begin, end in alike)
+        if len(alike) == 1 and self._group_size(left) == left:  # the usual case, quickly
+            ((task, begin, end),) = alike
+            works, piece = task.works[begin:end], Piece(task, slice(begin, end), slice(0, left))
+            yield Group(slice(place, place + left), works, [piece])
+            return
+        size, pieces, works, count = 0, [], [], 0
+        for task, begin, end in alike:
+            while begin < end:
+                size = size or self._group_size(left)
+                some = min(end - begin, size - count)
+                pieces.append(Piece(task, slice(begin, begin + some), slice(count, count + some)))
+                works += task.works[begin : begin + some]
+                begin, count = begin + some, count + some
+                if count == size:
+                    yield Group(slice(place, place + count), works, pieces)
+                    left, place = left - count, place + count
+                    size, pieces, works, count = 0, [], [], 0
 
     def _kind(self, task: Task) -> Hashable:
         """What tasks must have in common for their clients to be trained together."""
@@ -146,19 +189,9 @@ class LocalTrainer:
         """How many of `left` clients that draw alike are trained next."""
         return min(left, self._gradients.group_size)
 
-    def _is_plain(self, group: Group) -> bool:
-        """Whether the engine may add gradients to the updates directly."""
-        return all(
-            not piece.task.method.steps_by_itself and piece.task.clip_norm is None for piece in group.pieces
-        )
-
     def _train_group(self, updates: Tensor, group: Group, failures: Failures) -> None:
-        # A model with dropout draws from the client's own seed.
         work, task = group.works[0], group.pieces[0].task
-        if task.reseed:
-            torch.manual_seed(rng.integer(work.data.seed, "model", work.client, work.drawn))
-
-        # All steps.
+        reseed(task, work)
         step, rates = self._step(updates, group, failures), _rates(group, updates)
         for minibatch in work.data.minibatches(group.works, task.local_steps):
             step(*minibatch, rates)
@@ -166,7 +199,7 @@ class LocalTrainer:
 
     def _step(self, updates: Tensor, group: Group, failures: Failures) -> Step:
         """A step on these rows. Plain SGD works on the updates alone, whose rows come again every round."""
-        if not self._is_plain(group):
+        if not group.is_plain:
             return self._step_by_methods(updates, group, failures)
         key = updates.data_ptr(), *((id(p.task.start), p.here.stop) for p in group.pieces)
         if key not in self._plain_steps:
@@ -202,23 +235,16 @@ class LocalTrainer:
         return step
 
 
-def _group(clients: Sequence[tuple[Task, int, int]]) -> Group:
-    """A group of clients, each given by its task, its row there, and its row of all updates."""
-    pieces, begin = [], 0
-    for task, same in itertools.groupby(clients, lambda client: client[0]):
-        rows = [row for _, row, _ in same]
-        here, own = slice(begin, begin + len(rows)), slice(rows[0], rows[-1] + 1)
-        pieces.append(Piece(task, here, rows_of(task.local, own)))
-        begin = here.stop
-    works = [task.works[row] for task, row, _ in clients]
-    first = clients[0][2]
-    return Group(slice(first, first + len(clients)), works, pieces)
+def reseed(task: Task, work: Work) -> None:
+    """A model with dropout draws from the client's own seed."""
+    if task.reseed:
+        torch.manual_seed(rng.integer(work.data.seed, "model", work.client, work.drawn))
 
 
 def _rates(group: Group, like: Tensor) -> Rate:
     """-gamma of the group, or of each of its clients if they differ."""
     rates = [piece.task.current.local_lr for piece in group.pieces]
-    if len(set(rates)) == 1:
+    if rates.count(rates[0]) == len(rates):
         return -rates[0]
     counts = [piece.here.stop - piece.here.start for piece in group.pieces]
     each = [-rate for rate, count in zip(rates, counts, strict=True) for _ in range(count)]
@@ -257,8 +283,3 @@ def method_step(
             add_scaled(local["update"], gradient, minus_lr)
 
     return step
-
-
-def rows_of(local: Local, rows: slice) -> Local:
-    """The rows of some clients; entries that the server sent are shared by all."""
-    return {name: value if name.startswith("server_") else value[rows] for name, value in local.items()}

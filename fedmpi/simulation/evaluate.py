@@ -91,7 +91,7 @@ def _sums(evaluators: Sequence[Evaluator]) -> np.ndarray:
         model.forward.eval()
 
     # On a GPU nobody waits for the blocks one by one.
-    forward, found = make_forward(models), []
+    forward, found = make_forward(models, data), []
     for inputs, labels in data.blocks(at_once=_BLOCKS_AT_ONCE if may_take_many(models[0]) else 1):
         found.append(_look_at(forward(inputs), labels))
     for model in models:

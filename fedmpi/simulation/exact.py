@@ -16,18 +16,19 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
+_FEW = 1 << 12  # entries
 _CHUNK = 1 << 14  # entries: 128 KB of float64
 _ENTRIES_AT_ONCE = 1 << 25  # 256 MB of float64, on a GPU
 _MAX_EXPONENT = 1000  # 2.0**_MAX_EXPONENT is finite; contributions below 1e-280 may round to zero
 
 
-def magnitudes(rows: Tensor) -> np.ndarray:
+def magnitudes(values: np.ndarray) -> np.ndarray:
     """The largest magnitude in each row, nan where one holds a nan. On a CPU."""
-    values = rows.numpy()
-    return np.maximum(values.max(axis=1), -values.min(axis=1)).astype(np.float64)
+    if values.size <= _FEW:
+        return np.abs(values).max(axis=1).astype(np.float64)
+    return np.maximum(values.max(axis=1), -values.min(axis=1)).astype(np.float64)  # without a copy
 
 
 def common_exponent(largest: float, count: int) -> int:
@@ -43,28 +44,33 @@ def common_exponent(largest: float, count: int) -> int:
     return min(62 - headroom - exponent_of_largest, _MAX_EXPONENT)
 
 
-def add_contributions(total: Tensor, updates: Tensor, weights: Sequence[float], exponent: int) -> None:
+def add_contributions(
+    total: np.ndarray, updates: np.ndarray, weights: Sequence[float], exponent: int
+) -> None:
     """total += round(weight * update * 2**exponent) for each update, in int64; products in float64.
 
     On a CPU, by numpy, which takes half of torch's time.
     """
     factors = [_one_factor(weight, exponent) for weight in weights]
-    entries, rows = total.numpy(), updates.numpy()
-    scaled = np.empty(min(_CHUNK, len(entries)))
-    rounded = np.empty(len(scaled), np.int64)
-
+    if len(total) <= _CHUNK:
+        _add_chunk(total, updates, factors)
+        return
     # Chunk by chunk through all updates, so that the chunk stays in the cache.
-    for start in range(0, len(entries), _CHUNK):
-        part = entries[start : start + _CHUNK]
-        real, whole = scaled[: len(part)], rounded[: len(part)]
-        for update, (factor, rest) in zip(rows, factors, strict=True):
-            # Scaling by a power of two is exact: weight * update is rounded once to float64, once here.
-            np.multiply(update[start : start + _CHUNK], factor, out=real, dtype=np.float64)
-            if rest != 1:
-                real *= rest
-            np.rint(real, out=real)
-            np.copyto(whole, real, casting="unsafe")
-            part += whole
+    for start in range(0, len(total), _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        _add_chunk(total[chunk], updates[:, chunk], factors)
+
+
+def _add_chunk(total: np.ndarray, updates: np.ndarray, factors: Sequence[tuple[float, float]]) -> None:
+    real, whole = np.empty(len(total)), np.empty(len(total), np.int64)
+    for update, (factor, rest) in zip(updates, factors, strict=True):
+        # Scaling by a power of two is exact: weight * update is rounded once to float64, once here.
+        np.multiply(update, factor, out=real, dtype=np.float64)
+        if rest != 1:
+            real *= rest
+        np.rint(real, out=real)
+        np.copyto(whole, real, casting="unsafe")
+        total += whole
 
 
 def _one_factor(weight: float, exponent: int) -> tuple[float, float]:
@@ -87,13 +93,8 @@ def add_all(total: Tensor, updates: Tensor, weights: Tensor, exponent: int) -> N
         total[start : start + chunk] += scaled.round_().long().sum(dim=0)
 
 
-def to_float(total: Tensor, exponent: int) -> Tensor:
+def to_float(total: np.ndarray | Tensor, exponent: int) -> np.ndarray | Tensor:
     """The float64 value of an integer sum, correctly rounded."""
-    # In two factors, since 2**-exponent alone may leave float64's range.
-    half = exponent // 2
-    if total.device.type == "cpu":
-        values = total.numpy().astype(np.float64)
-        values *= math.ldexp(1.0, -half)
-        values *= math.ldexp(1.0, half - exponent)
-        return torch.from_numpy(values)
-    return total.double() * math.ldexp(1.0, -half) * math.ldexp(1.0, half - exponent)
+    values = total.astype(np.float64) if isinstance(total, np.ndarray) else total.double()
+    values *= math.ldexp(1.0, -exponent)
+    return values

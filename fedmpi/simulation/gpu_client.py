@@ -24,7 +24,7 @@ from fedmpi.methods import Method
 from fedmpi.methods.base import Local, Rate
 from fedmpi.models.engines import Engine, Gradients, make_gradients
 from fedmpi.models.flat import FlatModel, aligned_rows
-from fedmpi.simulation.client import Failures, Group, LocalTrainer, Task, method_step, plain_step
+from fedmpi.simulation.client import Failures, Group, LocalTrainer, Task, method_step, plain_step, reseed
 from fedmpi.simulation.gpu_program import SIDE_BY_SIDE, Lane, Program, Recordings, Step, streams
 
 _LARGEST_SIDE_BY_SIDE = 5_000_000  # parameters; beyond that one client fills a GPU
@@ -74,16 +74,21 @@ class GpuTrainer(LocalTrainer):
         self._draws = DeviceDraws(device)
 
     def train(
-        self, updates: Tensor, tasks: Sequence[Task], rows: Sequence[slice], failures: Failures
+        self,
+        updates: Tensor,
+        tasks: Sequence[Task],
+        failures: Failures,
+        rows: Sequence[slice] | None = None,
     ) -> None:
         """As on a CPU. What this round's clients draw is sent to the device first, at once."""
         self._draws.send(
             [
                 (work, task.local_steps, task.current.local_lr)
-                for task, some in zip(tasks, rows, strict=True) for work in task.works[some]
+                for task, some in zip(tasks, rows or [slice(None)] * len(tasks), strict=True)
+                for work in task.works[some]
             ]
-        )  # fmt: skip
-        super().train(updates, tasks, rows, failures)
+        )
+        super().train(updates, tasks, failures, rows)
 
     def _kind(self, task: Task) -> Hashable:
         """What a recorded step depends on."""
@@ -102,6 +107,7 @@ class GpuTrainer(LocalTrainer):
     def _train_group(self, updates: Tensor, group: Group, failures: Failures) -> None:
         # The program for clients that draw like these.
         work, task = group.works[0], group.pieces[0].task
+        reseed(task, work)
         in_groups = self._gradients.group_size > 1
         kind = _Kind(
             count=self._gradients.group_size if in_groups else len(group.works),

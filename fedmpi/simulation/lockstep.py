@@ -34,41 +34,35 @@ def in_lockstep(
     `ended` is called as soon as one has ended. An exception of one rank alone is raised.
     """
     results: dict[int, T | Exception] = {}
+    answers: dict[int, Any] = dict.fromkeys(range(len(runs)))  # of runs that have something to go on with
     wishes: dict[int, Wish] = {}
-
-    def carry_on(place: int, step: Callable[[], Wish]) -> None:
-        """To the next wish of a run, or to its end."""
-        wishes.pop(place, None)
-        try:
-            wishes[place] = step()
-        except StopIteration as stop:
-            results[place] = stop.value
-        except Exception as error:
-            if comm.size > 1 and not getattr(error, "agreed", False):
-                raise
-            results[place] = error
-        if place in results:
+    while answers or wishes:
+        # Each to its next wish, or to its end.
+        for place, answer in answers.items():
+            try:
+                if isinstance(answer, Exception):
+                    wishes[place] = runs[place].throw(answer)
+                else:
+                    wishes[place] = runs[place].send(answer)
+                continue
+            except StopIteration as stop:
+                results[place] = stop.value
+            except Exception as error:
+                if comm.size > 1 and not getattr(error, "agreed", False):
+                    raise
+                results[place] = error
             ended(place, results[place])
 
-    for place, run in enumerate(runs):
-        carry_on(place, lambda run=run: next(run))
-    while wishes:
         # Runs that want x evaluated first; then all want their clients trained.
-        looking = [place for place, wish in wishes.items() if isinstance(wish, Look)]
-        if looking:
+        answers, asked = {}, [place for place, wish in wishes.items() if isinstance(wish, Look)]
+        if asked:
             with clock(EVALUATION):
-                look_all(comm, [wishes[place] for place in looking])
-            answers = dict.fromkeys(looking)
-        else:
+                look_all(comm, [wishes.pop(place) for place in asked])
+            answers = dict.fromkeys(asked)
+        elif wishes:
             asked = sorted(wishes)
-            answers = dict(zip(asked, training.train([wishes[p] for p in asked]), strict=True))
-
-        for place in sorted(answers):
-            run, answer = runs[place], answers[place]
-            if isinstance(answer, Exception):
-                carry_on(place, lambda run=run, answer=answer: run.throw(answer))
-            else:
-                carry_on(place, lambda run=run, answer=answer: run.send(answer))
+            found = training.train([wishes.pop(place) for place in asked])
+            answers = dict(zip(asked, found, strict=True))
     return [results[place] for place in range(len(runs))]
 
 

@@ -12,9 +12,12 @@ from fedmpi.models import may_be_random
 from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
 from fedmpi.mpi.device import ranks_sharing
+from fedmpi.simulation.aggregate import Vector
 from fedmpi.simulation.client_tables import ClientMemory, check_room
 from fedmpi.simulation.lending import Loans
 from fedmpi.simulation.plan import assign
+
+Places = np.ndarray | slice  # indices of some participants
 
 
 class Population:
@@ -35,9 +38,11 @@ class Population:
         """Collective. `tables`: the vectors that the method keeps for each client between rounds."""
         self._comm = comm
         self.config, self.data, self.info = config, data, info
+        self.local_steps = config.algorithm.local_steps
         self.loans = Loans(comm, data)
         self.minibatches_drawn = np.zeros(info.partition.num_clients, np.int64)
         self.start = torch.empty_like(model.values)  # x_t in working precision
+        self._start_on_host = self.start.numpy() if self.start.device.type == "cpu" else None
         self.may_draw = may_be_random(config)  # random numbers, in a model of the user's own
 
         # The clients' tables, if they fit into memory.
@@ -48,14 +53,25 @@ class Population:
         comm.try_on_all(lambda: check_room(config.algorithm.name, *size, device=device, sharing=sharing))
         self.memory = ClientMemory(tables, num_owned, comm.size, model.values)
 
-    def share(self, clients: np.ndarray, *, may_lend: bool) -> tuple[np.ndarray, int, np.ndarray | None]:
-        """Which participants this rank trains, as indices, own before borrowed ones; how many it owns; who
-        trains whom, None if this rank is alone.
+    def start_from(self, global_params: Vector) -> None:
+        """All clients start from this x."""
+        if self._start_on_host is not None:
+            np.copyto(self._start_on_host, global_params, casting="same_kind")
+        else:
+            self.start.copy_(torch.as_tensor(global_params))
 
-        Owners train their own clients and lend the surplus; clients with tables are never lent.
+    def use_full_data(self, is_full: bool) -> None:
+        """Whether clients use all their data in each local step, or minibatches."""
+        self.data.batch_size = 0 if is_full else self.config.algorithm.batch_size
+
+    def share(self, clients: np.ndarray, *, may_lend: bool) -> tuple[Places, int, np.ndarray | None]:
+        """Which participants this rank trains, own before borrowed ones; how many it owns; who trains whom.
+
+        One rank trains all: None. Owners train their own clients and lend the surplus; clients with tables
+        are never lent.
         """
         if self._comm.size == 1:
-            return np.arange(len(clients)), len(clients), None
+            return slice(None), len(clients), None
         trainers = owners = owner_of(clients, self._comm.size)
         if may_lend:
             costs = self.info.costs(clients, self.data.batch_size)

@@ -26,6 +26,7 @@ from fedmpi.mpi import Comm
 from fedmpi.mpi.device import ranks_sharing
 from fedmpi.mpi.node_memory import room_for_rank
 from fedmpi.simulation.aggregate import WeightedSum
+from fedmpi.simulation.gpu_aggregate import make_sum
 from fedmpi.theory import deviations_of_gram
 
 _MINIBATCHES = 8  # of each client, for sigma^2
@@ -63,9 +64,7 @@ class Probe:
     def _sum(self) -> WeightedSum:
         """Created on first use, since it holds a vector."""
         model = self._model
-        return WeightedSum(
-            self._comm, model.num_params, torch.float64, model.values.device, on_device=False
-        )
+        return make_sum(self._comm, model.num_params, torch.float64, model.values.device)
 
     def client_gradients(
         self, x: np.ndarray, tick: Callable[[int], None] = lambda done: None

@@ -14,7 +14,7 @@ import numpy as np
 SLOTS = ("plan", "minus_plan", "count", "minus_count", "seconds", "stop", "wants_checkpoint", "failed")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class RankReport:
     """One rank's report; or, after the reduction, the combined report of all ranks."""
 

@@ -17,20 +17,22 @@ import torch
 from fedmpi.config import Config
 from fedmpi.config.records import replace
 from fedmpi.data.ownership import owner_of
+from fedmpi.errors import ClientError
 from fedmpi.methods import Method, Round, ServerState
 from fedmpi.models.engines import Engine
 from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
-from fedmpi.simulation.aggregate import Reduced, Share, WeightedSum, wave_size
+from fedmpi.simulation.aggregate import Reduced, Share, placed, wave_size
 from fedmpi.simulation.client import Failures, Task
 from fedmpi.simulation.clock import Stopwatch
+from fedmpi.simulation.gpu_aggregate import make_sum
 from fedmpi.simulation.gpu_client import GpuTrainer, make_trainer
-from fedmpi.simulation.population import Population
+from fedmpi.simulation.population import Places, Population
 from fedmpi.simulation.rank_report import RankReport
 from fedmpi.storage.columns import LENDING, LOCAL_SGD
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, slots=True, eq=False)
 class Order:
     """What a run wants in a round: all its participants trained, and their updates summed."""
 
@@ -39,6 +41,58 @@ class Order:
     state: ServerState
     current: Round
     report: RankReport  # what this rank wants after the round
+
+
+@dataclass(slots=True)
+class _Part:
+    """What this rank does for one run in a wave."""
+
+    order: Order
+    mine: Places  # the participants that it trains, own before borrowed ones
+    num_own: int
+    trainers: np.ndarray | None  # who trains whom; None if there is one rank
+    clients: np.ndarray  # those that it trains
+    task: Task | None = None
+
+    @classmethod
+    def of(cls, order: Order) -> _Part:
+        """As the plan for the round has it."""
+        clients = order.current.clients
+        mine, num_own, trainers = order.population.share(clients, may_lend=not order.method.tables)
+        return cls(order, mine, num_own, trainers, clients[mine])
+
+    def finish(self) -> None:
+        """After the last local step; the owners keep what their clients remember."""
+        order, local = self.order, self.task.local
+        order.method.finish_clients(local, order.current)
+        if order.method.tables:
+            order.population.memory.store(self.clients, local)
+
+    def rows(self) -> dict[str, torch.Tensor]:
+        """What is summed; updates in place of what a failed client does not have."""
+        local, updates = self.task.local, self.task.local["update"]
+        rows = {"weighted_sum": updates}
+        for name in self.order.method.client_sums:
+            rows[name] = local.get(name, updates)
+        return rows
+
+    def share(self, values: Sequence[np.ndarray], seconds: float, failure: ClientError | None) -> Share:
+        """For the reduction. `values`: largest magnitudes in each row of `rows`."""
+        current, report = self.order.current, self.order.report
+        return Share(
+            clients=current.clients,
+            weights=current.weights,
+            mine=self.mine,
+            rows=self.rows(),
+            peaks=[placed(value, len(current.clients), self.mine) for value in values],
+            report=RankReport(
+                stop=report.stop,
+                wants_checkpoint=report.wants_checkpoint,
+                failed=failure is not None,
+                seconds=seconds,
+            ),
+            failure=failure,
+        )
 
 
 class Training:
@@ -60,12 +114,11 @@ class Training:
         """
         self._comm, self._clock = comm, clock
         self._in_groups = engine.name == "batched"
-        self._orders: Sequence[Order] = ()
+        self._parts: Sequence[_Part] = ()  # of the wave that is being trained
         self.trainer = make_trainer(engine, model, may_draw=may_draw, after_step=self._keep_moving)
-        self.weighted_sum = WeightedSum(
+        self.weighted_sum = make_sum(
             comm, model.num_params, model.values.dtype, model.values.device,
-            on_device=config.run.cuda_aware,
-            stays_on_device=stays_on_device,
+            takes_buffers=config.run.cuda_aware, stays=stays_on_device,
         )  # fmt: skip
         self._wave_size = wave_size(model.num_params)
 
@@ -75,119 +128,95 @@ class Training:
         """
         # All clients of a run start from its x_t.
         for order in orders:
-            population, state = order.population, order.state
-            population.start.copy_(torch.as_tensor(state.global_params))
-            is_full = order.method.uses_full_data(order.current.t)
-            population.data.batch_size = 0 if is_full else population.config.algorithm.batch_size
+            order.population.start_from(order.state.global_params)
+            order.population.use_full_data(order.method.uses_full_data(order.current.t))
 
-        # Wave by wave; usually there is one.
-        waves = [_waves(order, self._wave_size) for order in orders]
-        answers: list[list[Reduced | Exception]] = [[] for _ in orders]
+        # Usually all in one wave.
+        if all(len(order.current.clients) <= self._wave_size for order in orders):
+            answers = self._train_wave(orders)
+        else:
+            answers = self._train_waves([_waves(order, self._wave_size) for order in orders])
+
+        # The clients went on in their data.
+        for order in orders:
+            order.population.minibatches_drawn[order.current.clients] += order.population.local_steps
+        return answers
+
+    def _train_waves(self, waves: Sequence[Sequence[Order]]) -> list[Reduced | Exception]:
+        """Collective. Wave after wave of each run; a run ends with its first error."""
+        answers: list[list[Reduced | Exception]] = [[] for _ in waves]
         for number in range(max(map(len, waves))):
             left = [i for i, own in enumerate(waves) if number < len(own) and not _failed(answers[i])]
             for i, answer in zip(left, self._train_wave([waves[i][number] for i in left]), strict=True):
                 answers[i].append(answer)
-
-        # The clients went on in their data.
-        for order in orders:
-            steps = order.population.config.algorithm.local_steps
-            order.population.minibatches_drawn[order.current.clients] += steps
         return [_failed(own) or _combined(own) for own in answers]
 
     def _train_wave(self, orders: Sequence[Order]) -> list[Reduced | Exception]:
         """Collective. Each rank trains its part of the plan; then exact sums over all ranks."""
-        begin, is_alone = time.perf_counter(), self._comm.size == 1
-        self._orders = orders
+        begin, is_alone, clock = time.perf_counter(), self._comm.size == 1, self._clock
 
-        # The clients that this rank trains, own before borrowed ones.
-        plans = [
-            order.population.share(order.current.clients, may_lend=not order.method.tables)
-            for order in orders
-        ]
-        counts = [len(mine) for mine, _, _ in plans]
-        firsts = [sum(counts[:i]) for i in range(len(counts))]
+        # The clients that this rank trains, own before borrowed ones, and the arrays to train them on.
+        self._parts = parts = [_Part.of(order) for order in orders]
+        counts = [len(part.clients) for part in parts]
         updates = self.weighted_sum.buffers(sum(counts))
+        for part, rows in zip(parts, updates.split(counts) if len(parts) > 1 else [updates], strict=True):
+            part.task = task_of(part.order, part.clients, rows)
+        tasks, failures = [part.task for part in parts], Failures()
 
         # Start sending the samples of lent clients.
         if not is_alone:
-            with self._clock(LENDING):
-                _start_lending(orders, [trainers for _, _, trainers in plans])
+            with clock(LENDING):
+                _start_lending(parts)
 
         # Own clients first, while the samples of borrowed ones arrive; in groups, all at once.
-        tasks = [
-            task_of(order, mine, updates[first : first + len(mine)])
-            for order, (mine, _, _), first in zip(orders, plans, firsts, strict=True)
-        ]
-        own = [slice(0 if self._in_groups else num_own) for _, num_own, _ in plans]
-        failures = Failures()
-        if any(rows.stop for rows in own):
-            with self._clock(LOCAL_SGD):
-                self.trainer.train(updates, tasks, own, failures)
+        rest = None
+        if not is_alone and not self._in_groups:
+            with clock(LOCAL_SGD):
+                self.trainer.train(updates, tasks, failures, [slice(part.num_own) for part in parts])
+            rest = [slice(part.num_own, None) for part in parts]
 
         # Then the borrowed ones.
-        rest = [slice(rows.stop, len(task.works)) for rows, task in zip(own, tasks, strict=True)]
-        if any(rows.start < rows.stop for rows in rest):
-            if not is_alone:
-                with self._clock(LENDING):
-                    _receive(orders, tasks, [num_own for _, num_own, _ in plans])
-            with self._clock(LOCAL_SGD):
-                self.trainer.train(updates, tasks, rest, failures)
+        if not is_alone:
+            with clock(LENDING):
+                _receive(parts)
+        with clock(LOCAL_SGD):
+            self.trainer.train(updates, tasks, failures, rest)
         if not self._comm.is_part:
             failures.raise_first()
-        with self._clock(LOCAL_SGD):
-            for order, task in zip(orders, tasks, strict=True):
-                if not failures.of(task):
-                    order.method.finish_clients(task.local, order.current)
 
         # Buffers are free again; the owners keep what their clients remember.
         if not is_alone:
-            with self._clock(LENDING):
-                for order in orders:
-                    order.population.loans.finish()
-        for order, task, (mine, _, _) in zip(orders, tasks, plans, strict=True):
-            if order.method.tables and not failures.of(task):
-                order.population.memory.store(order.current.clients[mine], task.local)
+            with clock(LENDING):
+                for part in parts:
+                    part.order.population.loans.finish()
+        with clock(LOCAL_SGD):
+            for part in parts:
+                if not failures.of(part.task):
+                    part.finish()
 
-        # Sum the results of all ranks. On a GPU only the peaks show that training is complete.
-        with self._clock(LOCAL_SGD):
-            shares = self._shares(orders, [mine for mine, _, _ in plans], tasks, failures)
+            # Sum the results of all ranks. On a GPU only the peaks show that training is complete.
+            magnitudes = self._magnitudes(parts, updates)
         seconds = time.perf_counter() - begin
-        shares = [replace(s, report=replace(s.report, seconds=seconds)) for s in shares]
-        return self.weighted_sum.reduce(shares, self._clock)
+        shares = [
+            part.share(values, seconds, failures.of(part.task))
+            for part, values in zip(parts, magnitudes, strict=True)
+        ]
+        return self.weighted_sum.reduce(shares, clock)
 
-    def _shares(
-        self, orders: Sequence[Order], mine: Sequence[np.ndarray], tasks: Sequence[Task], failures: Failures
-    ) -> list[Share]:
-        """What this rank has for each run; waits for the device."""
-        rows = [
-            {"weighted_sum": task.local["update"]}
-            | {name: task.local.get(name, task.local["update"]) for name in order.method.client_sums}
-            for order, task in zip(orders, tasks, strict=True)
-        ]
-        places = [i for i, own in enumerate(rows) for _ in own]
-        peaks = iter(
-            self.weighted_sum.peaks(
-                [part for own in rows for part in own.values()],
-                [len(orders[i].current.clients) for i in places],
-                [mine[i] for i in places],
-            )
-        )
-        return [
-            Share(
-                clients=order.current.clients,
-                weights=order.current.weights,
-                mine=own,
-                rows=parts,
-                peaks=[next(peaks) for _ in parts],
-                report=replace(order.report, failed=failures.of(task) is not None),
-                failure=failures.of(task),
-            )
-            for order, own, parts, task in zip(orders, mine, rows, tasks, strict=True)
-        ]
+    def _magnitudes(self, parts: Sequence[_Part], updates: torch.Tensor) -> list[list[np.ndarray]]:
+        """For each run those of its updates, and of what else is summed; waits for the device."""
+        others = [rows for part in parts for rows in list(part.rows().values())[1:]]
+        first, *values = self.weighted_sum.magnitudes([updates, *others])
+        rest, found, begin = iter(values), [], 0
+        for part in parts:
+            end = begin + len(part.clients)
+            found.append([first[begin:end], *(next(rest) for _ in part.order.method.client_sums)])
+            begin = end
+        return found
 
     def _keep_moving(self) -> None:
-        for order in self._orders if self._comm.size > 1 else ():
-            order.population.loans.keep_moving()
+        for part in self._parts if self._comm.size > 1 else ():
+            part.order.population.loans.keep_moving()
 
     @property
     def recorded(self) -> str:
@@ -246,28 +275,27 @@ def _combined(parts: Sequence[Reduced]) -> Reduced:
     )
 
 
-def _start_lending(orders: Sequence[Order], trainers: Sequence[np.ndarray]) -> None:
+def _start_lending(parts: Sequence[_Part]) -> None:
     """Each client of each run has a message tag of its own."""
     tag = 0
-    for order, who in zip(orders, trainers, strict=True):
-        population, clients = order.population, order.current.clients
-        steps = population.config.algorithm.local_steps
-        population.loans.start(clients, who, population.minibatches_drawn, steps, tag)
+    for part in parts:
+        population, clients = part.order.population, part.order.current.clients
+        drawn, steps = population.minibatches_drawn, population.local_steps
+        population.loans.start(clients, part.trainers, drawn, steps, tag)
         tag += len(clients)
 
 
-def _receive(orders: Sequence[Order], tasks: Sequence[Task], num_own: Sequence[int]) -> None:
+def _receive(parts: Sequence[_Part]) -> None:
     """The samples of borrowed clients."""
-    for order, task, count in zip(orders, tasks, num_own, strict=True):
-        for work in task.works[count:]:
-            work.samples = order.population.loans.receive(work.client, task.local_steps)
+    for part in parts:
+        for work in part.task.works[part.num_own :]:
+            work.samples = part.order.population.loans.receive(work.client, part.task.local_steps)
 
 
-def task_of(order: Order, mine: np.ndarray, updates: torch.Tensor) -> Task:
+def task_of(order: Order, clients: np.ndarray, updates: torch.Tensor) -> Task:
     """The arrays that training works on: updates, clients' tables, scratch, what the server sends."""
     population, method = order.population, order.method
-    own, options = order.current.clients[mine], population.config.algorithm
-    memory = population.memory.fetch(own) if method.tables else {}
+    memory = population.memory.fetch(clients) if method.tables else {}
     scratch = {name: torch.zeros_like(updates) for name in method.scratch}
     sent = {
         f"server_{name}": torch.as_tensor(order.state.extras[name]).to(updates)[None]
@@ -276,10 +304,10 @@ def task_of(order: Order, mine: np.ndarray, updates: torch.Tensor) -> Task:
     return Task(
         start=population.start,
         local={"update": updates, **memory, **scratch, **sent},
-        works=population.works(own),
+        works=population.works(clients),
         method=method,
         current=order.current,
-        local_steps=options.local_steps,
-        clip_norm=options.clip_norm,
+        local_steps=population.local_steps,
+        clip_norm=population.config.algorithm.clip_norm,
         reseed=population.may_draw,
     )

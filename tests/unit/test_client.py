@@ -68,7 +68,7 @@ def train(trainer: LocalTrainer, client=0, *, t=0, drawn=0, steps=4, lr=0.1) -> 
         reseed=trainer.reseed,
     )
     failures = Failures()
-    trainer.train(update[None], [task], [slice(None)], failures)
+    trainer.train(update[None], [task], failures)
     failures.raise_first()
     return update.double().numpy()
 

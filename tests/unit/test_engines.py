@@ -94,7 +94,7 @@ def updates_of(made: LocalTrainer, clients: list[int], steps: int = 4) -> dict[i
         local_steps=steps,
     )
     failures = Failures()
-    made.train(updates, [task], [slice(None)], failures)
+    made.train(updates, [task], failures)
     failures.raise_first()
     return {n: update.clone() for n, update in zip(clients, updates, strict=True)}
 

@@ -25,7 +25,7 @@ class Gradients(Protocol):
     """Gradients of up to `group_size` clients at once, each at its own parameters."""
 
     group_size: int
-    uses_autograd: bool  # otherwise it may run in torch's inference mode
+    by_inference: bool  # whether torch's inference mode makes it quicker
     takes_rates: bool  # whether clients of one group may have different scales
 
     def local_params(self, count: int) -> Tensor:

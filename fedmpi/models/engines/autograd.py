@@ -17,7 +17,7 @@ class OneByOne:
     """Gradients of one client, at the model's own parameters."""
 
     group_size = 1
-    uses_autograd = True
+    by_inference = False
     takes_rates = False
 
     def __init__(self, model: FlatModel) -> None:

@@ -46,7 +46,7 @@ class Dense:
     """Gradients of a group of clients."""
 
     group_size = 16
-    uses_autograd = False
+    by_inference = True
     takes_rates = True
 
     def __init__(self, model: FlatModel, layers: list[nn.Linear]) -> None:

@@ -20,7 +20,7 @@ class ByHand:
     """Gradients of a group of clients, by autograd's operations in its order: the bits are the same."""
 
     group_size = 16
-    uses_autograd = False
+    by_inference = False
     takes_rates = False
 
     def __init__(self, model: FlatModel) -> None:
@@ -36,14 +36,15 @@ class ByHand:
 
     def adder(self, target: Tensor) -> Callable[[Tensor, Tensor, Scale], None]:
         """Adds scale * gradient to `target`, for all rows at once."""
-        at = self._local_params[: len(target)].unsqueeze(1)
+        at, rows = self._local_params[: len(target)].unsqueeze(1), target.unsqueeze(1)
 
         def add(centers: Tensor, labels: Tensor, scale: Scale) -> None:
             batch, gradient = centers.shape[1], at - centers
-            gradient = gradient.squeeze(1) if batch == 1 else gradient.mul_(2).mul_(0.5 / batch).sum(dim=1)
+            if batch > 1:
+                gradient = gradient.mul_(2).mul_(0.5 / batch).sum(dim=1, keepdim=True)
             if isinstance(scale, Tensor):
-                target.addcmul_(gradient, scale.to(target.dtype))
+                rows.addcmul_(gradient, scale.to(target.dtype).unsqueeze(2))
             else:
-                target.add_(gradient, alpha=scale)
+                rows.add_(gradient, alpha=scale)
 
         return add

@@ -16,7 +16,7 @@ class Vectorised:
     """Gradients of a group of clients, their parameters stacked; a smaller group is padded."""
 
     group_size = 8
-    uses_autograd = True
+    by_inference = False
     takes_rates = False
 
     def __init__(self, model: FlatModel) -> None:
