@@ -71,12 +71,18 @@ class EvalData:
     labels: Tensor
     normalise: Normaliser
     room: Room = field(default_factory=Room)
+    _pieces: dict[int, list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
 
-    def blocks(self, at_once: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+    def blocks(self, at_once: int = 1) -> list[tuple[Tensor, Tensor]]:
         """(blocks, samples, ...) inputs as they are stored, and (blocks, samples) labels.
 
         Of this rank's blocks; up to `at_once` blocks of equal size together.
         """
+        if at_once not in self._pieces:
+            self._pieces[at_once] = list(self._cut(at_once))
+        return self._pieces[at_once]
+
+    def _cut(self, at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
         whole = len(self.inputs) // self.block
         firsts = [*range(0, whole, at_once), *([whole] if whole * self.block < len(self.inputs) else [])]
         for first in firsts:

@@ -47,6 +47,11 @@ class _Reused:
 _reused = _Reused()
 
 
+def at(seed: int, purpose: str, client: int = 0, counter: int = 0) -> np.random.Generator:
+    """As `stream`, in a fraction of the time. To be used at once: the next call gives the same object."""
+    return _reused.at(seed, purpose, client, counter)
+
+
 def permutation(seed: int, purpose: str, client: int, counter: int, size: int) -> np.ndarray:
     """stream(...).permutation(size), the same numbers in a fraction of the time."""
     return _reused.at(seed, purpose, client, counter).permutation(size)
@@ -54,4 +59,4 @@ def permutation(seed: int, purpose: str, client: int, counter: int, size: int) -
 
 def integer(seed: int, purpose: str, client: int = 0, counter: int = 0) -> int:
     """A 63-bit integer at an address, to seed generators of other libraries."""
-    return int(stream(seed, purpose, client, counter).integers(1 << 63))
+    return int(at(seed, purpose, client, counter).integers(1 << 63))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +23,8 @@ from fedmpi.data.partition import ClientLabels, Partition
 from fedmpi.data.room import Room
 
 _MOST_PLACES = 256
-_MOST_KEPT = 1 << 20  # numbers of shuffles that are kept: 8 MB
+_MOST_KEPT = 1 << 20  # positions: 8 MB
+_EPOCHS_AHEAD = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,14 @@ class Work:
         return self.data.positions(self.client, self.drawn, count)
 
 
+class _Walk(NamedTuple):
+    """Some minibatches of a client, one after another."""
+
+    first: int  # number of the first
+    end: int
+    positions: np.ndarray  # of their samples
+
+
 class ClientData:
     """The samples of a rank's own clients, one tensor on its device, and their minibatches."""
 
@@ -112,8 +122,8 @@ class ClientData:
 
         # Memory for a minibatch, and the shuffles of clients that took part lately.
         self._room = room or Room()
-        self._epochs: dict[int, tuple[int, np.ndarray]] = {}
-        self._num_kept = 0  # numbers in these shuffles
+        self._walks: dict[tuple[int, int], _Walk] = {}  # by client and size of minibatch
+        self._num_kept = 0  # positions in walks, those replaced meanwhile included
         self._places: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def size(self, client: int) -> int:
@@ -143,17 +153,45 @@ class ClientData:
         return batch if is_full else batch * count
 
     def draw(self, client: int, drawn: int, count: int) -> tuple[Tensor, Tensor]:
-        """Raw samples of the next `count` minibatches of an owned client that drew `drawn` before.
-
-        The client shuffles its data, walks through it, drops a last short batch and reshuffles.
-        """
+        """Raw samples of the next `count` minibatches of an owned client that drew `drawn` before."""
         return self._take(self.positions(client, drawn, count))
 
     def positions(self, client: int, drawn: int, count: int) -> np.ndarray:
         """Where the samples of `draw` are in `inputs`."""
-        size, batch = int(self._sizes[client]), self.batch(client)
-        rows = np.arange(size) if batch == size else self._rows(client, size, batch, drawn, count)
-        return self._where(rows + self._starts[place_of(client, self._num_ranks)])
+        batch, is_full = self.how_it_draws(client)
+        if is_full:
+            return self._where(np.arange(batch) + self._starts[place_of(client, self._num_ranks)])
+
+        # A client's walk through its data, as far as it is known.
+        walk = self._walks.get((client, batch))
+        if walk is None or not walk.first <= drawn <= walk.end - count:
+            walk = self._walk(client, batch, drawn, count)
+        begin = (drawn - walk.first) * batch
+        return walk.positions[begin : begin + count * batch]
+
+    def _walk(self, client: int, batch: int, drawn: int, count: int) -> _Walk:
+        """The epochs that hold `count` minibatches from number `drawn` on, and a few more; kept.
+
+        The client shuffles its data, walks through it, drops a last short batch and reshuffles.
+        """
+        size = self.size(client)
+        per_epoch = size // batch
+        first = drawn // per_epoch
+        last = max((drawn + count - 1) // per_epoch, first + _EPOCHS_AHEAD)
+        rows = [
+            rng.permutation(self.seed, "minibatch", client, epoch, size)[: per_epoch * batch]
+            for epoch in range(first, last + 1)
+        ]
+        positions = self._where(np.concatenate(rows) + self._starts[place_of(client, self._num_ranks)])
+        walk = _Walk(first * per_epoch, (last + 1) * per_epoch, positions)
+
+        # Not too many.
+        self._num_kept += len(positions)
+        if self._num_kept > _MOST_KEPT:
+            self._walks.clear()
+            self._num_kept = len(positions)
+        self._walks[client, batch] = walk
+        return walk
 
     def _where(self, rows: np.ndarray) -> np.ndarray:
         """Where samples are in `inputs`, given their numbers client by client."""
@@ -235,35 +273,11 @@ class ClientData:
 
     def _perturb_one(self, inputs: Tensor, client: int, number: int) -> Tensor:
         if self.noise_std:
-            noise = rng.stream(self.seed, "noise", client, number).standard_normal(inputs.shape)
+            noise = rng.at(self.seed, "noise", client, number).standard_normal(inputs.shape)
             inputs = inputs + self.noise_std * torch.from_numpy(noise).to(inputs)
         if self.augment:
-            inputs = random_crop_flip(inputs, rng.stream(self.seed, "augment", client, number))
+            inputs = random_crop_flip(inputs, rng.at(self.seed, "augment", client, number))
         return inputs
-
-    def _rows(self, client: int, size: int, batch: int, drawn: int, count: int) -> np.ndarray:
-        """Positions of minibatches among the client's samples; those of an epoch are neighbours."""
-        rows, per_epoch, end = [], size // batch, drawn + count
-        while drawn < end:
-            epoch, position = divmod(drawn, per_epoch)
-            some = min(per_epoch - position, end - drawn)
-            order = self._epoch_order(client, size, epoch)
-            rows.append(order[position * batch : (position + some) * batch])
-            drawn += some
-        return rows[0] if len(rows) == 1 else np.concatenate(rows)
-
-    def _epoch_order(self, client: int, size: int, epoch: int) -> np.ndarray:
-        """The client's shuffle of an epoch, kept until the next one: it lasts for several rounds."""
-        kept = self._epochs.get(client)
-        if kept is not None and kept[0] == epoch:
-            return kept[1]
-        order = rng.permutation(self.seed, "minibatch", client, epoch, size)
-        self._num_kept += size if kept is None else 0
-        if self._num_kept > _MOST_KEPT:
-            self._epochs.clear()
-            self._num_kept = size
-        self._epochs[client] = epoch, order
-        return order
 
 
 def random_crop_flip(inputs: Tensor, draws: np.random.Generator) -> Tensor:

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedmpi.models.structure import dense_layers, has_modes
+
 
 class FlatModel:
     """A module whose parameters are views of the flat vector `values`, in the order of their names.
@@ -36,6 +38,8 @@ class FlatModel:
         self.trainable = [i for i, p in enumerate(self.module.parameters()) if p.requires_grad]
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
         self.forward = self.module
+        self._has_modes = has_modes(module)
+        self.dense_layers = dense_layers(module)  # None for other models
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """A flat vector as tensors of the parameters' shapes, without a copy."""
@@ -60,6 +64,16 @@ class FlatModel:
         )
         # Older versions of torch, 2.4 among them, give zeros that ask for gradients of their own.
         return parts if create_graph else tuple(p.detach() if p.requires_grad else p for p in parts)
+
+    def evaluates(self) -> None:
+        """From now on compute as in an evaluation."""
+        if self._has_modes:
+            self.forward.eval()
+
+    def trains(self) -> None:
+        """From now on compute as in training."""
+        if self._has_modes:
+            self.forward.train()
 
     def replica(self) -> FlatModel:
         """A model of the same parameters with memory of its own."""

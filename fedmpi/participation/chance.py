@@ -45,7 +45,7 @@ class Drawn(Availability):
     def available(self, t: int) -> np.ndarray:
         """The draw of round t."""
         if t != self._round:
-            now = self._draw(t, rng.stream(self._seed, "availability", counter=t))
+            now = self._draw(t, rng.at(self._seed, "availability", counter=t))
             self._round = t
             if not np.array_equal(now, self._available):
                 self._available = now

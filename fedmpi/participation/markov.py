@@ -150,7 +150,7 @@ class Markov(Availability):
     def _step(self) -> None:
         """Advance one round: draw the clients that change state."""
         self._round += 1
-        draws = rng.stream(self._seed, "availability", counter=self._round)
+        draws = rng.at(self._seed, "availability", counter=self._round)
         changed = draw_clients(draws, self._num_clients, self._highest, self._rate)
         if len(changed):
             self._is_active[changed] ^= True

@@ -74,7 +74,7 @@ class Uniform(Memoryless):
         """A fresh draw for round t."""
         if len(available) <= self._count:
             return available
-        draws = rng.stream(self._seed, "selection", counter=t)
+        draws = rng.at(self._seed, "selection", counter=t)
         return np.sort(available[draws.choice(len(available), self._count, replace=False, shuffle=False)])
 
 
@@ -131,7 +131,7 @@ class Permutation:
     def _fill_queue(self, t: int, step: int, last: np.ndarray | tuple = ()) -> None:
         """Queue the available clients not yet taken, those in `last` at the end."""
         waiting = self._available[self._level[self._available] < self._front]
-        order = rng.stream(self._seed, "selection", client=step, counter=t).permutation(waiting)
+        order = rng.at(self._seed, "selection", client=step, counter=t).permutation(waiting)
         order = order[np.argsort(self._level[order], kind="stable")]  # longest waiting first
         if len(last):
             in_last = np.isin(order, last)
@@ -152,7 +152,7 @@ class LeastRecent:
         """The S with the oldest last participation."""
         chosen = available
         if len(available) > self._count:
-            shuffled = rng.stream(self._seed, "selection", counter=t).permutation(available)
+            shuffled = rng.at(self._seed, "selection", counter=t).permutation(available)
             oldest = np.argsort(self._last[shuffled], kind="stable")[: self._count]
             chosen = np.sort(shuffled[oldest])
         self._last[chosen] = t

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.data.evaluation import EvalData
-from fedmpi.models.engines.forward import make_forward, may_take_many
+from fedmpi.models.engines.forward import Forward, make_forward, may_take_many
 from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
 from fedmpi.simulation.aggregate import Vector
@@ -33,6 +33,7 @@ class Evaluator:
         self.model, self.data = model, data
         self.found = NOTHING
         self._seen: Vector | None = None
+        self._forward: tuple[Sequence[FlatModel], Forward] | None = None
 
     def is_new(self, global_params: Vector) -> bool:
         """Whether x changed since the last evaluation. Nobody writes into x: then it is another vector."""
@@ -41,6 +42,13 @@ class Evaluator:
     def keep(self, global_params: Vector, found: Metrics) -> None:
         """What was found for this x."""
         self._seen, self.found = global_params, found
+
+    def forward(self, models: Sequence[FlatModel]) -> Forward:
+        """That of some models on this set, at their present parameters; kept for the same models."""
+        if self._forward is None or self._forward[0] != models:
+            self._forward = models, make_forward(models, self.data)
+        self._forward[1].load()
+        return self._forward[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,16 +71,16 @@ def look_all(comm: Comm, looks: Sequence[Look]) -> None:
         for evaluator in new:
             wanted.setdefault(id(evaluator.data), []).append((evaluator, look.global_params))
 
-    # This rank's blocks; each has one owner, so that the sum is exact.
+    # This rank's blocks; each has one owner, so that the sum over ranks is exact.
     sums = [_sums([evaluator for evaluator, _ in some]) for some in wanted.values()]
-    shapes = [part.shape for part in sums]
-    flat = np.concatenate([part.reshape(-1) for part in sums]) if sums else np.empty(0)
-    comm.sum_in_place(flat)
+    if comm.size > 1 and sums:
+        flat = np.concatenate([part.reshape(-1) for part in sums])
+        comm.sum_in_place(flat)
+        ends = np.cumsum([part.size for part in sums])
+        sums = [flat[end - s.size : end].reshape(s.shape) for s, end in zip(sums, ends, strict=True)]
 
     # Means of the whole sets.
-    ends = np.cumsum([math.prod(shape) for shape in shapes])
-    for some, shape, end in zip(wanted.values(), shapes, ends, strict=True):
-        part = flat[end - math.prod(shape) : end].reshape(shape)
+    for some, part in zip(wanted.values(), sums, strict=True):
         for place, (evaluator, x) in enumerate(some):
             evaluator.keep(x, _means(*part[:, :, place].T, evaluator.data.num_samples))
 
@@ -87,19 +95,19 @@ def evaluate(comm: Comm, model: FlatModel, global_params: Vector, data: EvalData
 def _sums(evaluators: Sequence[Evaluator]) -> np.ndarray:
     """(blocks, 2, models): sums of losses and of right answers on one set; zero in others' blocks."""
     data, models = evaluators[0].data, [evaluator.model for evaluator in evaluators]
+    sums = np.zeros((data.num_blocks, 2, len(models)))
+    if len(data.block_ids) == 0:
+        return sums
     for model in models:
-        model.forward.eval()
+        model.evaluates()
 
     # On a GPU nobody waits for the blocks one by one.
-    forward, found = make_forward(models, data), []
-    for inputs, labels in data.blocks(at_once=_BLOCKS_AT_ONCE if may_take_many(models[0]) else 1):
-        found.append(_look_at(forward(inputs), labels))
+    forward = evaluators[0].forward(models)
+    blocks = data.blocks(at_once=_BLOCKS_AT_ONCE if may_take_many(models[0]) else 1)
+    found = [_look_at(forward(inputs), labels) for inputs, labels in blocks]
     for model in models:
-        model.forward.train()
-
-    sums = np.zeros((data.num_blocks, 2, len(models)))
-    if found:
-        sums[data.block_ids] = torch.cat(found).cpu().numpy()
+        model.trains()
+    sums[data.block_ids] = (found[0] if len(found) == 1 else torch.cat(found)).cpu().numpy()
     return sums
 
 

@@ -19,12 +19,13 @@ from fedmpi.data.shard import ClientData, Work
 from fedmpi.methods import Method, Round
 from fedmpi.models.engines import Engine, choose_engine, make_gradients
 from fedmpi.models.engines.autograd import OneByOne
-from fedmpi.models.engines.dense import Dense, dense_layers
+from fedmpi.models.engines.dense import Dense
 from fedmpi.models.engines.layout import speed_up
 from fedmpi.models.engines.quadratic import ByHand
 from fedmpi.models.engines.vmap import Vectorised
 from fedmpi.models.flat import FlatModel
 from fedmpi.models.losses import Quadratic
+from fedmpi.models.structure import dense_layers
 from fedmpi.simulation.client import Failures, LocalTrainer, Task
 from tests.support.configs import SMALL
 

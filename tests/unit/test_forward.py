@@ -53,6 +53,7 @@ def models_of(name: str, count: int, dtype: torch.dtype) -> list[FlatModel]:
 def outputs_of(models: list[FlatModel], data: EvalData, at_once: int) -> torch.Tensor:
     """(models, classes, samples), or (models, samples) of losses."""
     forward = make_forward(models, data)
+    forward.load()
     parts = [part for inputs, _ in data.blocks(at_once) for part in forward(inputs).clone()]
     return torch.cat(parts, dim=-1)
 

@@ -13,7 +13,7 @@ from typing import Protocol
 from torch import Tensor
 
 from fedmpi.models.engines.autograd import OneByOne, Scale
-from fedmpi.models.engines.dense import Dense, dense_layers
+from fedmpi.models.engines.dense import Dense
 from fedmpi.models.engines.quadratic import ByHand, is_quadratic
 from fedmpi.models.engines.vmap import Vectorised
 from fedmpi.models.flat import FlatModel
@@ -57,7 +57,7 @@ def choose_engine(wanted: str, model: FlatModel, *, on_cuda: bool, is_random: bo
     must then start from its own seed, which needs the loop.
     """
     # The config's choice.
-    is_dense = dense_layers(model.module) is not None
+    is_dense = model.dense_layers is not None
     if wanted == "loop":
         return Engine("loop", "as the config says")
     if wanted == "batched":
@@ -79,5 +79,4 @@ def make_gradients(engine: Engine, model: FlatModel) -> Gradients:
         return ByHand(model)
     if engine.name == "loop":
         return OneByOne(model)
-    layers = dense_layers(model.module)
-    return Dense(model, layers) if layers else Vectorised(model)
+    return Dense(model, model.dense_layers) if model.dense_layers else Vectorised(model)

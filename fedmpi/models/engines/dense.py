@@ -22,26 +22,6 @@ _MOST_ROOMS = 64  # sizes of groups and minibatches for which memory is kept
 _IN_PLACE = 50_000  # entries of a weight from which adding its gradient inside the product is faster
 
 
-def dense_layers(module: nn.Module) -> list[nn.Linear] | None:
-    """The layers of a Sequential (Flatten, Linear, ReLU, Linear, ...), or None for any other model."""
-    if type(module) is not nn.Sequential:
-        return None
-
-    # A leading Flatten, then Linear and ReLU in turn, with bias, all trained, none used twice.
-    parts = list(module)
-    if parts and type(parts[0]) is nn.Flatten and (parts[0].start_dim, parts[0].end_dim) == (1, -1):
-        parts = parts[1:]
-    layers, others = parts[::2], parts[1::2]
-    is_dense = (
-        len(parts) % 2 == 1
-        and all(type(part) is nn.Linear and part.bias is not None for part in layers)
-        and all(type(part) is nn.ReLU for part in others)
-        and all(p.requires_grad for p in module.parameters())
-        and len(set(layers)) == len(layers)
-    )
-    return layers if is_dense else None
-
-
 class Dense:
     """Gradients of a group of clients."""
 
@@ -86,8 +66,7 @@ class Dense:
         def add(inputs: Tensor, labels: Tensor, scale: Scale) -> None:
             batch = labels.shape[1]
             room = self._room(count, batch)
-            columns, samples = room.place(inputs)
-            values, transposed = [columns, *room.outputs], [samples, *room.transposed]
+            values, transposed = room.place(inputs)
 
             # Forward: values[k + 1] = relu(W values[k] + b), without relu in the last layer.
             for k in range(last + 1):
@@ -137,16 +116,15 @@ class _Room:
     def __init__(self, like: Tensor, count: int, batch: int, widths: list[int]) -> None:
         rows = [aligned_rows(count, batch * width, like) for width in widths]
         self._samples = rows[0].view(count, batch, -1)
-        self._columns = self._samples.transpose(1, 2)
-        self._in_place: dict[tuple, tuple[Tensor, Tensor]] = {}  # samples that are used where they are
-        self.outputs = [part.view(count, -1, batch) for part in rows[1:]]
-        self.transposed = [part.transpose(1, 2) for part in self.outputs]
+        self._outputs = [part.view(count, -1, batch) for part in rows[1:]]
+        self._copied = self._with(self._samples)
+        self._in_place: dict[tuple, tuple[list[Tensor], list[Tensor]]] = {}  # samples used where they are
         self.minus_ones = like.new_full((count, 1, batch), -1.0)
 
-    def place(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """(clients, width, batch) and (clients, batch, width): the inputs.
+    def place(self, inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Samples and outputs of each layer, (clients, width, batch) each; and the same transposed.
 
-        Where they are, if their layout is right, else copied.
+        The inputs are used where they are, if their layout is right, else copied.
         """
         # The same place again: memory that is known here cannot have been given to others.
         key = inputs.data_ptr(), inputs.stride()
@@ -159,7 +137,11 @@ class _Room:
         if samples.data_ptr() == key[0] and samples.stride() == self._samples.stride() and key[0] % 64 == 0:
             if len(self._in_place) >= _MOST_ROOMS:
                 self._in_place.clear()
-            self._in_place[key] = samples.transpose(1, 2), samples
+            self._in_place[key] = self._with(samples)
             return self._in_place[key]
         self._samples.copy_(samples)
-        return self._columns, self._samples
+        return self._copied
+
+    def _with(self, samples: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        values = [samples.transpose(1, 2), *self._outputs]
+        return values, [samples, *(part.transpose(1, 2) for part in self._outputs)]
