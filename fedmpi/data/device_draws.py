@@ -36,7 +36,8 @@ class DeviceDraws:
 
     def __init__(self, device: torch.device) -> None:
         self._integers = Upload(torch.int64, device)
-        self._reals = Upload(torch.float64, device)
+        self._reals, self._rates_sent = Upload(torch.float64, device), Upload(torch.float64, device)
+        self._gammas: list[float] = []  # of the clients, as they were sent
         self._places: dict[int, int] = {}  # of clients among those of the round
 
     def room(self, data: ClientData, count: int, batch: int, *, is_full: bool, steps: int) -> Samples:
@@ -61,9 +62,12 @@ class DeviceDraws:
         ]
         crops = [_crops(work, steps) for work, steps, _ in draws if work.data.augment]
         noise = [_noise(work, steps) for work, steps, _ in draws if work.data.noise_std]
-        rates = np.array([rate for _, _, rate in draws])
+        gammas = [rate for _, _, rate in draws]
+        if gammas != self._gammas:
+            self._rates = self._rates_sent.put(np.array([gammas, [-g for g in gammas]])).view(2, -1, 1)
+            self._gammas = gammas
         integers = self._integers.put(_joined([*positions, *crops], np.int64))
-        reals = self._reals.put(_joined([rates, -rates, *noise], np.float64))
+        self._noise_values = self._reals.put(_joined(noise, np.float64))
 
         # Client after client in each; a group is a piece of it.
         self._places = {id(work): place for place, (work, _, _) in enumerate(draws)}
@@ -72,14 +76,11 @@ class DeviceDraws:
             [int(self._ends[-1]), sum(c.size for c in crops)]
         )
         self._noise_ends = np.cumsum([0, *(part.size for part in noise)])
-        self._rates, self._noise_values = reals.split([2 * len(draws), int(self._noise_ends[-1])])
-        self._rates = self._rates.view(2, len(draws), 1)
 
     def fill(self, group: Sequence[Work], samples: Samples) -> None:
         """Put the samples of a group, clients that were sent one after another, into a program's memory."""
         first, count = self._places[id(group[0])], len(group)
         last = first + count
-        samples.rates[:, :count].copy_(self._rates[:, first:last])
 
         # Own clients in one pass if there are no others; borrowed ones brought their samples along.
         data = group[0].data
@@ -104,6 +105,11 @@ class DeviceDraws:
         if samples.noise is not None:
             values = self._noise_values[self._noise_ends[first] : self._noise_ends[last]]
             samples.noise[:count].view(-1).copy_(values)
+
+    def fill_rates(self, group: Sequence[Work], samples: Samples) -> None:
+        """Gamma of a group."""
+        first, count = self._places[id(group[0])], len(group)
+        samples.rates[:, :count].copy_(self._rates[:, first : first + count])
 
 
 def _crops(work: Work, steps: int) -> np.ndarray:

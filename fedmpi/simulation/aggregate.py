@@ -110,7 +110,7 @@ class WeightedSum:
         self._updates = torch.empty((0, num_params), dtype=dtype, device=device)
         self._capacity = 0  # rows
         self._some, self._count = self._updates, -1  # those of the last round
-        self._on_host: np.ndarray | None = None  # the same as an array
+        self._array: np.ndarray | None = None  # the same as an array
         self._totals = np.empty((0, num_params + 1), np.int64)  # rows of sums, with one extra number each
 
     def buffers(self, count: int) -> Tensor:
@@ -119,12 +119,12 @@ class WeightedSum:
             self._updates, self._capacity = aligned_rows(count, self._num_params, self._updates), count
         if count != self._count:
             self._some, self._count = self._updates[:count], count
-            self._on_host = self._some.numpy() if self._device.type == "cpu" else None
+            self._array = self._some.numpy() if self._device.type == "cpu" else None
         return self._some
 
     def _numpy(self, rows: Tensor) -> np.ndarray:
         """The same memory as an array; that of the buffers is made once."""
-        return self._on_host if rows is self._some else rows.numpy()
+        return self._array if rows is self._some else rows.numpy()
 
     def magnitudes(self, rows: Sequence[Tensor]) -> list[np.ndarray]:
         """The largest magnitude in each row of each tensor, nan where one holds a nan.

@@ -70,6 +70,7 @@ class Program:
         self._first = torch.arange(batch, device=device)  # positions of the first minibatch
         self._graph: torch.cuda.CUDAGraph | None = None
         self._kept: object = None
+        self._filled: tuple[list, list] = [], []  # which x and gamma the memory holds
 
     def record(self, pool: object, stream: torch.cuda.Stream) -> None:
         """From now on replay the step. To be called before the memory is filled."""
@@ -101,12 +102,23 @@ class Program:
         """Clients' vectors and samples into the memory; the first step comes next."""
         self._memory["update"].zero_()
         for piece in group.pieces:
-            self._starts[piece.here].copy_(piece.task.start)
             for name, value in piece.local.items():
                 if name != "update":
                     self._memory[name][piece.here].copy_(value)
         draws.fill(group.works, self._samples)
         self._number.zero_()
+
+        # What is there already since another group of this round, or of the round before, is not copied.
+        starts = [
+            (piece.here.stop, id(piece.task.start), piece.task.start._version) for piece in group.pieces
+        ]
+        if starts != self._filled[0]:
+            for piece in group.pieces:
+                self._starts[piece.here].copy_(piece.task.start)
+        rates = [(piece.here.stop, piece.task.current.local_lr) for piece in group.pieces]
+        if rates != self._filled[1]:
+            draws.fill_rates(group.works, self._samples)
+        self._filled = starts, rates
 
     def take_out(self, group: Group) -> None:
         """Clients' vectors after the last step."""

@@ -7,6 +7,7 @@ clients trained beside it, nor do the sums depend on the order.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -249,7 +250,7 @@ def _waves(order: Order, size: int) -> list[Order]:
     if len(current.clients) <= size:
         return [order]
     return [
-        replace(
+        dataclasses.replace(
             order, current=replace(current, clients=current.clients[wave], weights=current.weights[wave])
         )
         for wave in (slice(first, first + size) for first in range(0, len(current.clients), size))

@@ -13,7 +13,7 @@ from fedmpi.errors import ClientError
 from fedmpi.models.engines.autograd import OneByOne
 from fedmpi.mpi import pinned
 from fedmpi.simulation import gpu_client, gpu_program
-from fedmpi.simulation.aggregate import WeightedSum
+from fedmpi.simulation.gpu_aggregate import GpuWeightedSum
 from tests.accelerator.cases import LOOP
 from tests.accelerator.runs import plain_layouts, simulate
 
@@ -41,8 +41,8 @@ def test_labels_left_on_the_cpu(comm, simulated):
     """Device mixing."""
     whole = shard.ClientData.__init__
 
-    def faulty(self, *args):
-        whole(self, *args)
+    def faulty(self, *args, **kwargs):
+        whole(self, *args, **kwargs)
         self.labels = self.labels.cpu()
 
     with (
@@ -55,7 +55,7 @@ def test_labels_left_on_the_cpu(comm, simulated):
 def test_numpy_without_waiting(comm, simulated):
     """A device tensor is not host memory."""
     with (
-        mock.patch.object(WeightedSum, "peaks", lambda self, rows, count, mine: rows[0].numpy()),
+        mock.patch.object(GpuWeightedSum, "magnitudes", lambda self, rows: [rows[0].numpy()]),
         pytest.raises(TypeError, match="can't convert cuda:0"),
     ):
         simulate(comm, simulated, ())
@@ -63,13 +63,13 @@ def test_numpy_without_waiting(comm, simulated):
 
 def test_a_wait_inside_a_recording(comm, simulated):
     """Then nothing is recorded, the run says why, and the bits are right all the same."""
-    whole = gpu_client.make_step
+    whole = gpu_client._make_step
 
     def faulty(*args, **kwargs):
         step, update = whole(*args, **kwargs), args[2]["update"]
         return lambda *given: (step(*given), float(update[0, 0]))
 
-    with mock.patch.object(gpu_client, "make_step", faulty):
+    with mock.patch.object(gpu_client, "_make_step", faulty):
         ran = simulate(comm, simulated, (LOOP,), ROUNDS)
         assert (
             "not permitted when stream is capturing" in ran.simulation.training.trainer.recordings.why_not
@@ -95,14 +95,15 @@ def test_memory_freed_after_recording(comm, simulated):
 
 def test_a_step_size_that_is_not_read_again(comm, simulated):
     """With a schedule the bits differ."""
-    whole = gpu_program.Program.__init__
+    whole = gpu_client._make_step
 
-    def faulty(self, memory, samples, lanes, steps, rates, *args, **kwargs):
-        whole(self, memory, samples, lanes, steps, tuple(map(float, rates)), *args, **kwargs)
+    def faulty(gradients, *args):
+        step = whole(gradients, *args)
+        return lambda inputs, labels, *rates: step(inputs, labels, 0.1, -0.1)
 
     overrides = ('algorithm.lr_schedule="inverse"', LOOP)
     assert same_bits(comm, simulated, overrides)
-    with mock.patch.object(gpu_program.Program, "__init__", faulty):
+    with mock.patch.object(gpu_client, "_make_step", faulty):
         assert not same_bits(comm, simulated, overrides)
 
 
@@ -110,9 +111,9 @@ def test_a_recording_that_leaves_a_trace(comm, simulated):
     """Steps of the warm-up that are not undone."""
     whole = gpu_program.Program.fill
 
-    def faulty(self, local, rows, put_samples):
+    def faulty(self, group, draws):
         before = self._memory["update"].clone()
-        whole(self, local, rows, put_samples)
+        whole(self, group, draws)
         self._memory["update"].copy_(before)
 
     with mock.patch.object(gpu_program.Program, "fill", faulty):
@@ -159,9 +160,9 @@ def test_streams_that_do_not_wait(comm, simulated, forgotten):
 
 def test_a_copy_that_nobody_waited_for(comm, simulated):
     """Sums read from pinned memory too early are garbage."""
-    with mock.patch.object(WeightedSum, "_on_host", _without_waiting):
+    with mock.patch.object(GpuWeightedSum, "_on_host", _without_waiting):
         simulation = simulate(comm, simulated, (), 1).simulation
-        with mock.patch.object(simulation.training.weighted_sum, "_stays_on_device", False):
+        with mock.patch.object(simulation.training.weighted_sum, "_stays", False):
             x = simulation.training.weighted_sum.total(
                 torch.ones(2, simulation.model.num_params, device=simulated), np.arange(2), np.arange(2)
             )
@@ -169,10 +170,9 @@ def test_a_copy_that_nobody_waited_for(comm, simulated):
 
 
 def _without_waiting(self, totals):
-    hosts = [torch.empty(len(total), dtype=total.dtype, pin_memory=True) for total in totals]
-    for total, host in zip(totals, hosts, strict=True):
-        host.copy_(total, non_blocking=True)
-    return hosts
+    host = torch.empty(totals.shape, dtype=totals.dtype, pin_memory=True)
+    host.copy_(totals, non_blocking=True)
+    return host
 
 
 def test_pinned_memory_written_too_early(simulated):

@@ -15,7 +15,7 @@ from fedmpi.data.sources import load_dataset
 from fedmpi.errors import UserError
 from fedmpi.models import build_model
 from fedmpi.models.flat import FlatModel
-from fedmpi.simulation.aggregate import NonFiniteUpdateError, Reduced, Share, WeightedSum
+from fedmpi.simulation.aggregate import NonFiniteUpdateError, Reduced, Share, WeightedSum, placed
 from fedmpi.simulation.clock import Stopwatch
 from fedmpi.simulation.evaluate import evaluate
 from fedmpi.simulation.lending import Loans
@@ -32,7 +32,7 @@ def reduce(comm, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """The weighted sum over ranks of one update per client."""
     clients = np.arange(len(updates))
     mine = np.flatnonzero(clients % comm.size == comm.rank)
-    total = WeightedSum(comm, updates.shape[1], torch.float32, CPU, on_device=False)
+    total = WeightedSum(comm, updates.shape[1], torch.float32, CPU)
     total.buffers(len(mine)).copy_(torch.from_numpy(updates[mine]))
     return reduced(total, clients, weights, mine).sums["weighted_sum"]
 
@@ -40,9 +40,10 @@ def reduce(comm, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def reduced(total: WeightedSum, clients, weights, mine, report: RankReport | None = None) -> Reduced:
     """What comes out for one run; its error is raised."""
     rows = total.buffers(len(mine))
+    (values,) = total.magnitudes([rows])
     share = Share(
         clients=clients, weights=weights, mine=mine, rows={"weighted_sum": rows},
-        peaks=total.peaks([rows], [len(clients)], [mine]), report=report or RankReport(),
+        peaks=[placed(values, len(clients), mine)], report=report or RankReport(),
     )  # fmt: skip
     (answer,) = total.reduce([share], Stopwatch())
     if isinstance(answer, Exception):
@@ -73,7 +74,7 @@ def test_ranks_that_disagree_on_participants_are_told(comm):
     """A participation that differs between ranks is refused instead of mixed up."""
     clients = np.array([0, 1 + comm.rank])
     mine = np.flatnonzero(clients % comm.size == comm.rank)
-    total = WeightedSum(comm, 2, torch.float32, CPU, on_device=False)
+    total = WeightedSum(comm, 2, torch.float32, CPU)
     total.buffers(len(mine)).fill_(3)
     if comm.size == 1:  # who is alone agrees
         assert reduced(total, clients, np.ones(2), mine).sums["weighted_sum"].tolist() == [6, 6]
@@ -84,7 +85,7 @@ def test_ranks_that_disagree_on_participants_are_told(comm):
 
 def test_a_wish_to_stop_reaches_all_ranks(comm):
     """Whichever rank got a signal, all ranks know the reason after the same reduction."""
-    total = WeightedSum(comm, 2, torch.float32, CPU, on_device=False)
+    total = WeightedSum(comm, 2, torch.float32, CPU)
     total.buffers(0)
     nobody = np.arange(0)
     stop = 2 if comm.rank == comm.size - 1 else 0

@@ -62,8 +62,8 @@ def test_a_subset_of_the_training_set_is_evaluated_the_same_on_any_ranks(comm, m
 def test_an_unchanged_model_is_not_evaluated_again(comm, mpi_tmp_path, monkeypatch):
     """While clients wait x stays: each row of /eval is there, the sets are passed over once for each x."""
     passes = []
-    once = evaluation.evaluate
-    monkeypatch.setattr(evaluation, "evaluate", lambda *args: (passes.append(1), once(*args))[1])
+    once = evaluation._sums
+    monkeypatch.setattr(evaluation, "_sums", lambda *args: (passes.append(1), once(*args))[1])
     wait = "algorithm.name=wait-minibatch", "algorithm.wait_rounds=3"
     run = results(comm, mpi_tmp_path / "wait.h5", "run.eval_every=1", *wait)
     assert len(passes) == 2 * 3  # two sets; x_0, and one for each of two updates
