@@ -83,6 +83,10 @@ def _add_sweeping(commands: argparse._SubParsersAction) -> None:
     sweep.add_argument("sweep", metavar="SWEEP.toml", help="base config, grid, cases, seeds")
     sweep.add_argument("--out", required=True, metavar="DIR", help="folder of run files and index.csv")
     sweep.add_argument("--ranks-per-run", type=_positive, metavar="K", help="ranks of a run (default: 1)")
+    sweep.add_argument(
+        "--pack", default="auto", metavar="auto|1|K",
+        help="runs in lockstep by a group of ranks, which share samples and steps (default: auto)",
+    )  # fmt: skip
     sweep.add_argument("--index", type=_index, metavar="I", help="only this run, on all ranks: job arrays")
     sweep.add_argument("--list", action="store_true", help="print the runs and their states")
     sweep.add_argument("--dry-run", action="store_true", help="estimate time and memory by short trials")
@@ -98,6 +102,7 @@ def _add_sweeping(commands: argparse._SubParsersAction) -> None:
     )
     reproduce.add_argument("name", help="such as periodic, methods, intervals (README has all)")
     reproduce.add_argument("--quick", action="store_true", help="in minutes: fewer images, rounds, seeds")
+    reproduce.add_argument("--pack", default="auto", metavar="auto|1|K", help="as of sweep")
     reproduce.add_argument("--out", metavar="DIR", help="folder (default: reproduced/NAME)")
 
 

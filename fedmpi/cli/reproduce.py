@@ -10,6 +10,7 @@ from fedmpi.cli.sweep import do_sweep
 from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_FAILURE, EXIT_STOPPED, UserError, did_you_mean
 from fedmpi.experiments.reproduce import HERE, RECIPES, Recipe
 from fedmpi.experiments.sweep.best import best_groups, best_lines, collect
+from fedmpi.experiments.sweep.packing import pack_size
 from fedmpi.experiments.sweep.points import Point, load_sweep
 from fedmpi.experiments.sweep.store import METRICS, Store
 from fedmpi.simulation.stopping import StopRequest
@@ -23,7 +24,7 @@ def reproduce(args: argparse.Namespace) -> int:
         raise UserError(f"reproduce {args.name}: unknown experiment; {did_you_mean(args.name, RECIPES)}")
     recipe = RECIPES[args.name]
     folder = Path(args.out or f"reproduced/{args.name}{'-quick' * args.quick}")
-    stop = StopRequest().listen()
+    stop, pack = StopRequest().listen(), pack_size(args.pack)
     with mpi.session() as world:
         if world.is_root:
             print(f"fedmpi reproduce {args.name}: {recipe.claim}", flush=True)
@@ -35,7 +36,7 @@ def reproduce(args: argparse.Namespace) -> int:
         alone, statuses = world.split(world.rank), []
         for name in recipe.sweeps:
             points = world.on_root(lambda name=name: _points(recipe, name, quick=args.quick))
-            statuses.append(do_sweep(world, alone, points, points, folder / name, name, stop))
+            statuses.append(do_sweep(world, alone, points, points, folder / name, name, stop, pack))
             if statuses[-1] == EXIT_STOPPED:
                 return EXIT_STOPPED
         stores = [Store(folder / name) for name in recipe.sweeps]

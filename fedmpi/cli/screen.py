@@ -13,6 +13,9 @@ from fedmpi.experiments.sweep.store import RUNNING, Store, folder_names
 from fedmpi.results.text import duration, is_terminal
 
 
+_MOST_SHOWN = 8
+
+
 class Screen:
     """The folder as seen by world rank 0; runs of other jobs appear too."""
 
@@ -65,16 +68,24 @@ class Screen:
         states = {p.name: store.status(p.name, self._ended[p.name]) for p in points}
         counts = Counter(states.values())
         over = sum(store.is_final(p, self._ended[p.name]) for p in points)
-        shares = [self._share(name) for name, state in states.items() if state == RUNNING]
+        progress_of = [self._progress(name) for name, state in states.items() if state == RUNNING]
+        shares, num_packs = (
+            [share for share, _ in progress_of],
+            sum(1 / packed for _, packed in progress_of),
+        )
         progress = over - self._before + sum(shares)
         left = len(points) - over - sum(shares)
         seconds = (time.time() - self._begin) / progress * left if progress > 0 else math.inf
         words = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-        running = f" ({', '.join(f'{s:.0%}' for s in shares[:8])})" if shares else ""
+        packs = f"in {max(round(num_packs), 1)} packs: " if num_packs < len(shares) else ""
+        more = ", ..." if len(shares) > _MOST_SHOWN else ""
+        running = f" ({packs}{', '.join(f'{s:.0%}' for s in shares[:_MOST_SHOWN])}{more})" if shares else ""
         remaining = f"; left {duration(seconds)}" if left and progress > 0 else ""
         return f"{over}/{len(points)} runs: {words}{running}{remaining}"
 
-    def _share(self, name: str) -> float:
-        with contextlib.suppress(OSError, ValueError):
-            return float((self._store.notes / f"{name}.progress").read_text())
-        return 0.0
+    def _progress(self, name: str) -> tuple[float, int]:
+        """How much of a run is done, and how many runs go on in lockstep with it, itself included."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            share, packed, *_ = (self._store.notes / f"{name}.progress").read_text().split() + ["1"]
+            return float(share), max(int(packed), 1)
+        return 0.0, 1

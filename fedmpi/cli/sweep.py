@@ -12,6 +12,7 @@ from fedmpi import mpi
 from fedmpi.cli.screen import Screen
 from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_FAILURE, EXIT_STOPPED, UserError, did_you_mean
 from fedmpi.experiments.sweep.best import best_lines, collect
+from fedmpi.experiments.sweep.packing import notes_on_packs, pack_size, uses_gpu
 from fedmpi.experiments.sweep.points import Point, load_sweep
 from fedmpi.experiments.sweep.store import FAILED, METRICS, RUNNING, Store, listing
 from fedmpi.simulation.stopping import StopRequest
@@ -27,7 +28,7 @@ def sweep(args: argparse.Namespace) -> int:
         if mpi.launched_rank() == 0:
             print(listing(Store(args.out), _choose(load_sweep(args.sweep), args.index)))
         return EXIT_DONE
-    stop = StopRequest().listen()
+    stop, pack = StopRequest().listen(), pack_size(args.pack)
     with mpi.session() as world:
         points = world.on_root(lambda: _choose(load_sweep(args.sweep), args.index))
         width = args.ranks_per_run or (1 if args.index is None else world.size)
@@ -45,7 +46,7 @@ def sweep(args: argparse.Namespace) -> int:
             return EXIT_DONE
         # The whole plan is stored, even by a job that does one run of it.
         plan = world.on_root(lambda: load_sweep(args.sweep))
-        return do_sweep(world, group, points, plan, args.out, args.sweep, stop)
+        return do_sweep(world, group, points, plan, args.out, args.sweep, stop, pack)
 
 
 def _choose(points: list[Point], index: int | None) -> list[Point]:
@@ -62,6 +63,7 @@ def do_sweep(
     folder: str | Path,
     name: str,
     stop: StopRequest,
+    pack: int | str,
 ) -> int:
     """Collective. Do `points` of `plan`, and show progress and results; returns the exit status."""
     from fedmpi.experiments.sweep import job  # here, since torch takes seconds to load
@@ -74,7 +76,10 @@ def do_sweep(
             f"{math.ceil(world.size / group.size)} at a time, into {store.folder}",
             flush=True,
         )
-    outcome = job.do_sweep(world, group, points, plan, folder, stop, screen)
+        configs = [point.config for point in points]
+        for note in notes_on_packs(configs, on_gpu=uses_gpu(configs[0])) if pack != 1 else ():
+            print(f"note: {note}", flush=True)
+    outcome = job.do_sweep(world, group, points, plan, folder, stop, screen, pack=pack)
     if world.is_root:
         _print_outcome(outcome, store)
     counts = Counter(outcome.states.values())

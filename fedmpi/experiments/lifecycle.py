@@ -1,12 +1,13 @@
 """The life of a run, for all that start one: the command line, sweeps, Python scripts and notebooks.
 
-prepare -> start, go_on or fork -> Simulation.run. Nothing here prints; notes for people are returned.
+prepare -> start or go_on -> Simulation.run; or `begin` for several runs in lockstep, some of which may fork
+from another run. Nothing here prints; notes for people are returned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,16 +60,47 @@ class Prepared:
     file: ResultFile
 
 
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """How one run of a pack begins: anew; or from a checkpoint of its own file, or of another one."""
+
+    config: Config
+    path: Path
+    stop: StopRequest | None = None
+    plan: ResumePlan | None = None
+    source: Path | None = None  # the file that the plan is of, if it is another run's
+
+
 def prepare(
     comm: Comm, config: Config, stop: StopRequest | None = None
 ) -> tuple[Simulation, dict[str, Any]]:
     """Collective. Each rank loads its data and builds the model; returns the job's attributes too."""
-    from fedmpi.experiments.provenance import describe_job  # here, since torch takes seconds to load
-    from fedmpi.simulation.loop import Simulation
+    return prepare_pack(comm, [config], [stop])[0]
 
-    device = comm.try_on_all(lambda: _device(comm, config.run))
-    simulation = Simulation(comm, config, device, stop)
-    return simulation, describe_job(comm, simulation.config, device)
+
+def prepare_pack(
+    comm: Comm, configs: Sequence[Config], stops: Sequence[StopRequest | None]
+) -> list[tuple[Simulation, dict[str, Any]]]:
+    """Collective. As `prepare`, for runs that go on in lockstep; PackError if they cannot."""
+    from fedmpi.experiments.provenance import describe_job  # here, since torch takes seconds to load
+    from fedmpi.simulation.loop import make_pack
+
+    device = comm.try_on_all(lambda: _device(comm, configs[0].run))
+    return [
+        (simulation, describe_job(comm, simulation.config, device, len(configs)))
+        for simulation in make_pack(comm, configs, device, stops)
+    ]
+
+
+def begin(comm: Comm, beginnings: Sequence[Beginning], *, with_checkpoints: bool = True) -> list[Prepared]:
+    """Collective. Runs of a pack, each with its file, which exists when this returns."""
+    wants_events = any(beginning.config.run.tensorboard for beginning in beginnings)
+    comm.try_on_root(require_tensorboard if wants_events else lambda: None)
+    made = prepare_pack(comm, [b.config for b in beginnings], [b.stop for b in beginnings])
+    return [
+        _with_file(comm, beginning, simulation, attributes, with_checkpoints=with_checkpoints)
+        for beginning, (simulation, attributes) in zip(beginnings, made, strict=True)
+    ]
 
 
 def start(
@@ -80,59 +112,46 @@ def start(
     with_checkpoints: bool = True,
 ) -> Prepared:
     """Collective. A new run; its file exists when this returns."""
-    from fedmpi.experiments.result_file import ResultFile
-
-    _require_tensorboard(comm, config)
-    simulation, attributes = prepare(comm, config, stop)
-    file = ResultFile.create(simulation, path, attributes, with_checkpoints=with_checkpoints)
-    return Prepared(simulation=simulation, attributes=attributes, file=file)
+    beginning = Beginning(config=config, path=path, stop=stop)
+    return begin(comm, [beginning], with_checkpoints=with_checkpoints)[0]
 
 
 def go_on(comm: Comm, plan: ResumePlan, path: Path, stop: StopRequest | None = None) -> Prepared:
     """Collective. An earlier run, restored from its checkpoint, with its file reopened."""
-    from fedmpi.experiments.result_file import ResultFile
-
-    _require_tensorboard(comm, plan.config)
-    simulation, attributes = prepare(comm, plan.config, stop)
-
-    # The same data, model and participation as before; then its state.
-    checkpoint, stored = plan.checkpoint, plan.stored
-    comm.try_on_root(lambda: _check_digests(simulation, checkpoint, stored))
-    if checkpoint:
-        simulation.restore(checkpoint, lambda rank: read_part(path, checkpoint, rank))
-
-    file = ResultFile.reopen(simulation, path, attributes, stored, checkpoint)
-    return Prepared(simulation=simulation, attributes=attributes, file=file)
+    return begin(comm, [Beginning(config=plan.config, path=path, stop=stop, plan=plan)])[0]
 
 
-def fork(
+def _with_file(
     comm: Comm,
-    plan: ResumePlan,
-    source: Path,
-    config: Config,
-    path: Path,
-    stop: StopRequest | None = None,
-) -> Prepared | None:
-    """Collective. A new run that begins at another run's checkpoint; None if data or model do not match.
-
-    The method's state starts afresh: the rounds before the fork are plain FedAvg.
-    """
-    from dataclasses import replace
-
+    beginning: Beginning,
+    simulation: Simulation,
+    attributes: dict[str, Any],
+    *,
+    with_checkpoints: bool,
+) -> Prepared:
+    """Collective. Restore what the run begins with, and make or reopen its file."""
     from fedmpi.experiments.result_file import ResultFile
 
-    _require_tensorboard(comm, config)
-    simulation, attributes = prepare(comm, config, stop)
+    path, plan = beginning.path, beginning.plan
+    is_fork = beginning.source is not None
+    if is_fork and comm.on_root(lambda: simulation.digests() != plan.checkpoint.digests):
+        is_fork, plan = False, None  # another run's data or model: begin anew
 
-    # Only if data, model and participation are the same.
-    checkpoint = plan.checkpoint
-    if comm.on_root(lambda: simulation.digests() != checkpoint.digests):
-        return None
-
-    # The other run's state under this run's id, with a fresh method.
-    own = replace(checkpoint, run_id=attributes["run_id"], method=simulation.extras, parts=0)
-    simulation.restore(own, lambda rank: {})
-    file = ResultFile.fork(simulation, path, attributes, source, own)
+    if plan is None:
+        file = ResultFile.create(simulation, path, attributes, with_checkpoints=with_checkpoints)
+    elif is_fork:
+        # The other run's state under this run's id. The method's state starts afresh: the rounds before the
+        # fork are plain FedAvg.
+        own = replace(plan.checkpoint, run_id=attributes["run_id"], method=simulation.extras, parts=0)
+        simulation.restore(own, lambda rank: {})
+        file = ResultFile.fork(simulation, path, attributes, beginning.source, own)
+    else:
+        # The same data, model and participation as before; then its state.
+        checkpoint, stored = plan.checkpoint, plan.stored
+        comm.try_on_root(lambda: _check_digests(simulation, checkpoint, stored))
+        if checkpoint:
+            simulation.restore(checkpoint, lambda rank: read_part(path, checkpoint, rank))
+        file = ResultFile.reopen(simulation, path, attributes, stored, checkpoint)
     return Prepared(simulation=simulation, attributes=attributes, file=file)
 
 
@@ -189,10 +208,6 @@ def _device(comm: Comm, run: RunConfig) -> torch.device:
     )
     require_cuda_aware(device, run.cuda_aware and comm.size > 1)
     return device
-
-
-def _require_tensorboard(comm: Comm, config: Config) -> None:
-    comm.try_on_root(require_tensorboard if config.run.tensorboard else lambda: None)
 
 
 def _check_digests(simulation: Simulation, checkpoint: Checkpoint | None, stored: dict[str, Any]) -> None:

@@ -17,10 +17,14 @@ from fedmpi.mpi.device import device_name, gpu_id, missed_gpus, takes_turns, vis
 from fedmpi.mpi.placement import Place, core_quota, to_json, usable_cores
 
 
-def describe_job(comm: Comm, config: Config, device: Any) -> dict[str, Any]:
-    """Collective. Attributes known before the data are loaded; meant for rank 0's file."""
+def describe_job(comm: Comm, config: Config, device: Any, num_packed: int = 1) -> dict[str, Any]:
+    """Collective. Attributes known before the first round; meant for rank 0's file.
+
+    `num_packed`: how many runs go on in lockstep.
+    """
     places = comm.gather(_place(comm, config, device)) or []
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    leg = {"round": 0, "utc": created, "num_ranks": comm.size}
     return {
         "config": config.to_toml(),
         "creator": f"fedmpi {__version__}",
@@ -34,7 +38,7 @@ def describe_job(comm: Comm, config: Config, device: Any) -> dict[str, Any]:
         "placement": to_json(places),
         "versions": json.dumps(_versions()),
         # One entry for each time the run was started or resumed.
-        "legs": json.dumps([{"round": 0, "utc": created, "num_ranks": comm.size}]),
+        "legs": json.dumps([leg | ({"runs_in_lockstep": num_packed} if num_packed > 1 else {})]),
     }
 
 

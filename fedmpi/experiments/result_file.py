@@ -44,6 +44,8 @@ class ResultFile(Output):
         self._has_checkpoints = True
         self._writer = writer
         self._config, self._clock = simulation.config.run, simulation.clock
+        if writer:  # the files of a pack share the time for output
+            writer.share /= simulation.num_packed
         self._last_checkpoint = time.monotonic()
         self._events = None
         if writer and self._config.tensorboard:

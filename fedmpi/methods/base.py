@@ -89,6 +89,7 @@ class Method:
     client_sums: tuple[str, ...] = ()  # entries of `local` summed over participants, without weights
     steps_by_itself = False  # whether `step` replaces update -= gamma * gradient
     rate_on_device = False  # whether `step` takes any `Rate`; otherwise a GPU records it for each new gamma
+    in_packs = True  # whether runs with this method may go on in lockstep with others of a sweep
     step_options: tuple[str, ...] = ()  # keys of [algorithm] that `step` reads, besides local_lr
     default_server_lr = 1.0
     default_momentum = 0.0

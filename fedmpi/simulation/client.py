@@ -21,7 +21,7 @@ from fedmpi.methods.base import Local, Rate, add_scaled
 from fedmpi.models.engines import Gradients
 from fedmpi.models.flat import aligned_rows
 
-Step = Callable[[Tensor, Tensor, Rate], None]
+Step = Callable[[Tensor, Tensor, Rate, bool], None]  # inputs, labels, -gamma, whether it is the first
 
 _MOST_STEPS = 256
 
@@ -121,8 +121,10 @@ class LocalTrainer:
         count = sum(len(task.works) for task in tasks)
         for group in self._groups(tasks, rows or [slice(None)] * len(tasks)):
             some = updates if len(group.works) == count else updates[group.rows]
-            some.zero_()
-            if not group.works[0].batch or all(failures.of(piece.task) for piece in group.pieces):
+            if not group.works[0].batch:  # no samples
+                some.zero_()
+                continue
+            if all(failures.of(piece.task) for piece in group.pieces):
                 continue
             try:
                 if self._gradients.by_inference and group.is_plain:  # a method's own step may keep tensors
@@ -192,9 +194,10 @@ class LocalTrainer:
     def _train_group(self, updates: Tensor, group: Group, failures: Failures) -> None:
         work, task = group.works[0], group.pieces[0].task
         reseed(task, work)
-        step, rates = self._step(updates, group, failures), _rates(group, updates)
+        step, rates, is_first = self._step(updates, group, failures), _rates(group, updates), True
         for minibatch in work.data.minibatches(group.works, task.local_steps):
-            step(*minibatch, rates)
+            step(*minibatch, rates, is_first)
+            is_first = False
             self._after_step()
 
     def _step(self, updates: Tensor, group: Group, failures: Failures) -> Step:
@@ -214,13 +217,14 @@ class LocalTrainer:
         gradient = aligned_rows(len(updates), updates.shape[1], updates)
         local_params = self._gradients.local_params(len(updates))
         add_gradient = self._gradients.adder(gradient)
+        updates.zero_()
         steps = [
             (piece, updates[piece.here], local_params[piece.here],
              method_step(piece.task.method, piece.local, gradient[piece.here], piece.task.clip_norm))
             for piece in group.pieces
         ]  # fmt: skip
 
-        def step(inputs: Tensor, labels: Tensor, rates: Rate) -> None:
+        def step(inputs: Tensor, labels: Tensor, rates: Rate, is_first: bool) -> None:
             for piece, update, y, _ in steps:
                 torch.add(piece.task.start, update, out=y)
             add_gradient(inputs, labels, 1.0)
@@ -252,18 +256,26 @@ def _rates(group: Group, like: Tensor) -> Rate:
 
 
 def plain_step(gradients: Gradients, starts: Sequence[tuple[Tensor, slice]], updates: Tensor) -> Step:
-    """y = x + update; update -= gamma * gradient at y. Takes inputs, labels and -gamma.
+    """y = x + update; update -= gamma * gradient at y. On a CPU.
 
     `starts`: x, and the rows that start from it.
     """
-    local_params = gradients.local_params(len(updates))
-    add_gradient = gradients.adder(updates)
+    add_gradient, local_params = gradients.adder(updates), gradients.local_params(len(updates))
     sums = [(start, updates[rows], local_params[rows]) for start, rows in starts]
 
-    def step(inputs: Tensor, labels: Tensor, rates: Rate) -> None:
+    def step(inputs: Tensor, labels: Tensor, rates: Rate, is_first: bool) -> None:
+        # The first update is zero.
         for start, update, y in sums:
-            torch.add(start, update, out=y)
-        add_gradient(inputs, labels, rates)
+            if is_first:
+                y.copy_(start)
+            else:
+                torch.add(start, update, out=y)
+        if gradients.sets_first:
+            add_gradient(inputs, labels, rates, is_first)
+        else:
+            if is_first:
+                updates.zero_()
+            add_gradient(inputs, labels, rates)
 
     return step
 

@@ -24,7 +24,7 @@ from fedmpi.methods import Method
 from fedmpi.methods.base import Local, Rate
 from fedmpi.models.engines import Engine, Gradients, make_gradients
 from fedmpi.models.flat import FlatModel, aligned_rows
-from fedmpi.simulation.client import Failures, Group, LocalTrainer, Task, method_step, plain_step, reseed
+from fedmpi.simulation.client import Failures, Group, LocalTrainer, Task, method_step, reseed
 from fedmpi.simulation.gpu_program import SIDE_BY_SIDE, Lane, Program, Recordings, Step, streams
 
 _LARGEST_SIDE_BY_SIDE = 5_000_000  # parameters; beyond that one client fills a GPU
@@ -150,12 +150,17 @@ def _make_step(
 ) -> Step:
     """One local step of the clients of a lane: inputs, labels, gamma and -gamma."""
     update = local["update"]
+    local_params = gradients.local_params(len(update))
     if not method.steps_by_itself and clip_norm is None:
-        plain = plain_step(gradients, [(starts, slice(None))], update)
-        return lambda inputs, labels, local_lr, minus_lr: plain(inputs, labels, minus_lr)
+        add_to_update = gradients.adder(update)
+
+        def plain(inputs: Tensor, labels: Tensor, local_lr: Rate, minus_lr: Rate) -> None:
+            torch.add(starts, update, out=local_params)
+            add_to_update(inputs, labels, minus_lr)
+
+        return plain
 
     # Clipping and other methods need the gradient separately.
-    local_params = gradients.local_params(len(update))
     gradient = aligned_rows(len(update), update.shape[1], update)
     add_gradient = gradients.adder(gradient)
     own_step = method_step(method, local, gradient, clip_norm)

@@ -17,6 +17,13 @@ from fedmpi.simulation.evaluate import Look, look_all
 from fedmpi.simulation.training import Order, Training
 from fedmpi.storage.columns import EVALUATION
 
+
+class PackError(Exception):
+    """Runs that cannot go on in lockstep; raised on all ranks."""
+
+    agreed = True
+
+
 T = TypeVar("T")
 Wish = Order | Look
 Steps = Generator[Wish, Any, T]

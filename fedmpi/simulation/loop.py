@@ -8,14 +8,14 @@ accumulates, amplifies and writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
 from fedmpi.config import Config
 from fedmpi.config.records import replace
-from fedmpi.data.loading import Shards, load_shards
+from fedmpi.data.loading import Shards, load_pack, load_shards
 from fedmpi.methods import Method, Round, ServerState, make_method
 from fedmpi.models import build_model, may_be_random
 from fedmpi.models.engines import choose_engine
@@ -26,7 +26,7 @@ from fedmpi.participation import make_participation
 from fedmpi.simulation.aggregate import NonFiniteUpdateError
 from fedmpi.simulation.clock import Stopwatch, peak_device_memory_mb, peak_memory_mb
 from fedmpi.simulation.evaluate import Evaluator
-from fedmpi.simulation.lockstep import Steps, alone
+from fedmpi.simulation.lockstep import PackError, Steps, alone
 from fedmpi.simulation.observer import Observer
 from fedmpi.simulation.outcome import Listener, Outcome, Output, divergence
 from fedmpi.simulation.population import Population
@@ -62,10 +62,11 @@ class Simulation:
         *,
         shards: Shards | None = None,
         beside: Simulation | None = None,
+        num_packed: int = 1,
     ) -> None:
         """Collective. Load the data, build the model, agree on x_0.
 
-        `shards`: the data, if they are loaded already; `beside`: another run of the same pack.
+        In a pack of `num_packed` runs: `shards`, its data, loaded already; `beside`, the first run.
         """
         self.comm = comm
         self.config = config
@@ -74,11 +75,12 @@ class Simulation:
         self.stop = stop or StopRequest()
         self.stop_code = 0  # the same on all ranks after a round
         self.clock = Stopwatch(shared=beside.clock if beside else None)
+        self.num_packed = num_packed
 
         # Data, model and participation; an error on any rank is raised on all.
         own = shards or load_shards(comm, config, device)
         self.train_set, self.test_set, self.data = own.train_set, own.test_set, own.info
-        self.model = comm.try_on_all(lambda: self._build_model(device))
+        self.model = comm.try_on_all(lambda: self._build_model(device, beside))
         self.participation = comm.try_on_all(
             lambda: make_participation(config, self.data.partition.num_clients, self.data.labels),
         )
@@ -88,6 +90,8 @@ class Simulation:
         self.engine = comm.on_root(
             lambda: choose_engine(config.algorithm.engine, self.model, on_cuda=on_cuda, is_random=is_random)
         )
+        if beside and self.engine.name != beside.engine.name:
+            raise PackError("they were begun with other engines")
         # Fixed from here on: a run that is resumed elsewhere must not choose again.
         self.config = config = config.with_engine(self.engine.name)
 
@@ -97,7 +101,9 @@ class Simulation:
         self._stays_on_device = may_stay_on_device(self.method, device)
 
         # Its clients, and what trains them: the runs of a pack share that.
-        self.population = Population(comm, config, self.model, own.clients, own.info, self.method.tables)
+        self.population = Population(
+            comm, config, self.model, own.clients, own.info, self.method.tables, num_packed
+        )
         self.training = beside.training if beside else Training(
             comm, config, self.model, self.engine, self.clock,
             may_draw=is_random, stays_on_device=self._stays_on_device,
@@ -111,10 +117,12 @@ class Simulation:
         comm.broadcast(initial)
         self.state = self._placed(self.method.init(initial))
 
-    def _build_model(self, device: torch.device) -> FlatModel:
+    def _build_model(self, device: torch.device, beside: Simulation | None) -> FlatModel:
         module = build_model(self.config, self.data.shape, self.data.num_classes)
         model = FlatModel(module, getattr(torch, self.config.run.dtype), device)
-        self.speed_up = speed_up(model, self.data.shape)
+        if beside and model.describe() != beside.model.describe():
+            raise PackError("their models have other parameters")
+        self.speed_up = speed_up(model, self.data.shape, is_known=bool(beside and beside.speed_up))
         return model
 
     def _placed(self, state: ServerState) -> ServerState:
@@ -305,3 +313,16 @@ class Simulation:
 
     def _comm_seconds(self) -> float:
         return self.clock.seconds[IDLE] + self.clock.seconds[REDUCTION]
+
+
+def make_pack(
+    comm: Comm, configs: Sequence[Config], device: torch.device, stops: Sequence[StopRequest | None]
+) -> list[Simulation]:
+    """Collective. Runs that share a data set and what trains their clients; PackError if they cannot."""
+    shards, made = load_pack(comm, configs, device), []
+    for config, stop, own in zip(configs, stops, shards, strict=True):
+        beside = made[0] if made else None
+        made.append(
+            Simulation(comm, config, device, stop, shards=own, beside=beside, num_packed=len(configs))
+        )
+    return made

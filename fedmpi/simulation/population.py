@@ -34,8 +34,12 @@ class Population:
         data: ClientData,
         info: DataInfo,
         tables: tuple[str, ...],
+        num_packed: int = 1,
     ) -> None:
-        """Collective. `tables`: the vectors that the method keeps for each client between rounds."""
+        """Collective. `tables`: the vectors that the method keeps for each client between rounds.
+
+        `num_packed`: runs that share the memory.
+        """
         self._comm = comm
         self.config, self.data, self.info = config, data, info
         self.local_steps = config.algorithm.local_steps
@@ -49,7 +53,7 @@ class Population:
         num_owned = len(owned_by(comm.rank, comm.size, info.partition.num_clients))
         size = len(tables), num_owned, model.num_params, model.values.element_size()
         device = model.values.device
-        sharing = ranks_sharing(comm, device)
+        sharing = ranks_sharing(comm, device) * num_packed
         comm.try_on_all(lambda: check_room(config.algorithm.name, *size, device=device, sharing=sharing))
         self.memory = ClientMemory(tables, num_owned, comm.size, model.values)
 

@@ -35,6 +35,7 @@ class RunWriter:
         self._rows: dict[str, list[tuple]] = {name: [] for name in [*TABLES, *OPTIONAL_TABLES]}
         self._snapshots: list[tuple[int, np.ndarray]] = []
         self._next_flush = 0.0
+        self.share = _FLUSH_SHARE
 
     @classmethod
     def create(
@@ -104,7 +105,7 @@ class RunWriter:
 
         # The next flush waits longer if this one took long.
         now = time.monotonic()
-        self._next_flush = now + max(_FLUSH_SECONDS, (now - begin) / _FLUSH_SHARE)
+        self._next_flush = now + max(_FLUSH_SECONDS, (now - begin) / self.share)
 
     def _write_snapshots(self, file: h5py.File) -> None:
         if not self._snapshots:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from fedmpi.experiments.sweep.packing import AUTO
 from fedmpi.experiments.sweep.points import Point
 from fedmpi.experiments.sweep.store import FAILED, Outcome, Store
 from fedmpi.experiments.sweep.warmup import shared_warmups
@@ -64,8 +65,13 @@ def do_sweep(
     folder: str | Path,
     stop: StopRequest,
     screen: Screen | None = None,
+    *,
+    pack: int | str = AUTO,
 ) -> SweepOutcome:
-    """Collective. Do `points` of `plan`. The groups work independently; all wait for the last one."""
+    """Collective. Do `points` of `plan`. The groups work independently; all wait for the last one.
+
+    `pack`: how many runs a group does in lockstep.
+    """
     wants_events = any(point.config.run.tensorboard for point in points)
     world.try_on_root(require_tensorboard if wants_events else lambda: None)
     store = Store(folder)
@@ -75,7 +81,10 @@ def do_sweep(
     stop.limit(points[0].config.run.max_minutes)
     order = world.on_root(lambda: _order(store, points))
     by_index = {point.index: point for point in points}
-    job = Job(store, [by_index[index] for index in order], began, stop, shared_warmups(points))
+    job = Job(
+        store, [by_index[index] for index in order], began, stop, shared_warmups(points),
+        pack, num_groups=world.size // group.size,
+    )  # fmt: skip
 
     was_stopped = work(job, group, screen.redraw if screen else None)
     world.wait_asleep(screen.redraw if screen else lambda: None)

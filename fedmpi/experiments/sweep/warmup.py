@@ -15,10 +15,10 @@ from pathlib import Path
 
 from fedmpi.config import Config
 from fedmpi.errors import UserError
-from fedmpi.experiments.lifecycle import ResumePlan, go_on, plan_resume, start
+from fedmpi.experiments.lifecycle import Beginning, ResumePlan, plan_resume
 from fedmpi.experiments.sweep.points import Point, experiment
 from fedmpi.mpi import Comm
-from fedmpi.simulation.outcome import Listener
+from fedmpi.simulation.outcome import Listener, Outcome
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.storage.columns import DIVERGED
 from fedmpi.storage.files import write_contended
@@ -73,29 +73,43 @@ def is_ready(folder: Path, name: str) -> bool:
     return (folder / f"{name}.json").exists()
 
 
-def do_warmup(
-    group: Comm, folder: Path, name: str, config: Config, stop: StopRequest, listener: Listener
-) -> None:
-    """Collective. The remaining rounds of a warm-up; records their number when it is over."""
-    path, rounds = folder / f"{name}.h5", config.warmup_rounds
-    plain = replace(config.plain(), run=replace(config.run, name=name, tensorboard=False))
-    with contextlib.ExitStack() as held:
+class Warmup:
+    """The remaining rounds of a warm-up, as a member of a pack."""
+
+    def __init__(
+        self, group: Comm, folder: Path, name: str, config: Config, stop: StopRequest, listener: Listener
+    ) -> None:
+        self._group, self._folder, self._name, self._stop = group, folder, name, stop
+        self._path, self._rounds = folder / f"{name}.h5", config.warmup_rounds
+        self._plain = replace(config.plain(), run=replace(config.run, name=name, tensorboard=False))
+        self.listener = listener
+
+    def begin(self, held: contextlib.ExitStack) -> Beginning | None:
+        """Collective. Anew, or from its checkpoint."""
+        group, path, rounds = self._group, self._path, self._rounds
         group.try_on_root(lambda: held.enter_context(writer_lock(path)))
-        if group.on_root(path.exists):
-            plan = group.on_root(lambda: plan_resume(path, [], trust=True))
-            # Only the engine chosen is taken from the file: code is named by our own config alone.
-            plan = replace(plan, config=plain.with_engine(plan.config.algorithm.engine))
-            completed = plan.completed
-            prepared = go_on(group, plan, path, _StopAfter(stop, rounds - completed))
-        else:
-            completed = 0
-            prepared = start(group, plain, path, _StopAfter(stop, rounds))
-        is_diverged = False
-        if completed < rounds:
-            outcome = prepared.simulation.run(prepared.file, listener)
-            completed, is_diverged = outcome.completed, outcome.status == DIVERGED
-        if group.is_root and (is_diverged or completed == rounds):
-            write_contended(folder / f"{name}.json", json.dumps({"rounds": completed}).encode())
+        if not group.on_root(path.exists):
+            return Beginning(config=self._plain, path=path, stop=_StopAfter(self._stop, rounds))
+        plan = group.on_root(lambda: plan_resume(path, [], trust=True))
+        if plan.completed >= rounds:
+            self._note(plan.completed)
+            return None
+        # Only the engine chosen is taken from the file: code is named by our own config alone.
+        config = self._plain.with_engine(plan.config.algorithm.engine)
+        stop = _StopAfter(self._stop, rounds - plan.completed)
+        return Beginning(config=config, path=path, stop=stop, plan=replace(plan, config=config))
+
+    def ended(self, result: Outcome | Exception | None) -> None:
+        """Record the number of rounds when it is over; after an error each run does its own warm-up."""
+        if isinstance(result, Exception) or result is None:
+            return
+        if result.status == DIVERGED or result.completed == self._rounds:
+            self._note(result.completed)
+
+    def _note(self, completed: int) -> None:
+        if self._group.is_root:
+            text = json.dumps({"rounds": completed})
+            write_contended(self._folder / f"{self._name}.json", text.encode())
 
 
 def plan_fork(folder: Path, name: str, config: Config) -> ResumePlan | None:

@@ -6,19 +6,16 @@ regardless of which clients are computed with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
-from fedmpi.models.engines.autograd import OneByOne, Scale
+from fedmpi.models.engines.autograd import Adder, OneByOne
 from fedmpi.models.engines.dense import Dense
 from fedmpi.models.engines.quadratic import ByHand, is_quadratic
 from fedmpi.models.engines.vmap import Vectorised
 from fedmpi.models.flat import FlatModel
-
-Step = Callable[[Tensor, Tensor, Scale], None]
 
 
 class Gradients(Protocol):
@@ -27,11 +24,12 @@ class Gradients(Protocol):
     group_size: int
     by_inference: bool  # whether torch's inference mode makes it quicker
     takes_rates: bool  # whether clients of one group may have different scales
+    sets_first: bool  # whether adders know `is_first`: to set instead of adding
 
     def local_params(self, count: int) -> Tensor:
         """(count, num_params): write y of each client here."""
 
-    def adder(self, target: Tensor) -> Step:
+    def adder(self, target: Tensor) -> Adder:
         """A function that adds scale * gradient of the mean loss at `local_params` to `target`, by row.
 
         It takes inputs (clients, batch, ...), labels (clients, batch) and the scale, a number for all or a

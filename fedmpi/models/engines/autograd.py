@@ -12,6 +12,8 @@ from fedmpi.models.losses import sample_losses
 
 Scale = float | Tensor  # a number for all; or (clients, 1), which recorded programs read again
 
+Adder = Callable[..., None]  # inputs, labels, scale
+
 
 class OneByOne:
     """Gradients of one client, at the model's own parameters."""
@@ -19,6 +21,7 @@ class OneByOne:
     group_size = 1
     by_inference = False
     takes_rates = False
+    sets_first = False
 
     def __init__(self, model: FlatModel) -> None:
         self._model = model
@@ -33,7 +36,7 @@ class OneByOne:
         """The parameters and the gradient."""
         return self._local_params, self._gradient
 
-    def adder(self, target: Tensor) -> Callable[[Tensor, Tensor, Scale], None]:
+    def adder(self, target: Tensor) -> Adder:
         """Adds scale * gradient to `target`."""
         model, parts = self._model, self._model.trainable_views(target[0])
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import Tensor
 
-from fedmpi.models.engines.autograd import Scale
+from fedmpi.models.engines.autograd import Adder, Scale
 from fedmpi.models.flat import FlatModel, aligned_rows
 from fedmpi.models.losses import Quadratic
 
@@ -22,6 +20,7 @@ class ByHand:
     group_size = 16
     by_inference = False
     takes_rates = False
+    sets_first = False
 
     def __init__(self, model: FlatModel) -> None:
         self._local_params = aligned_rows(self.group_size, model.num_params, model.values)
@@ -34,7 +33,7 @@ class ByHand:
         """The parameters."""
         return self._local_params
 
-    def adder(self, target: Tensor) -> Callable[[Tensor, Tensor, Scale], None]:
+    def adder(self, target: Tensor) -> Adder:
         """Adds scale * gradient to `target`, for all rows at once."""
         at, rows = self._local_params[: len(target)].unsqueeze(1), target.unsqueeze(1)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from fedmpi.models.engines.autograd import Scale
+from fedmpi.models.engines.autograd import Adder, Scale
 from fedmpi.models.flat import FlatModel, aligned_rows
 from fedmpi.models.losses import sample_losses
 
@@ -18,6 +16,7 @@ class Vectorised:
     group_size = 8
     by_inference = False
     takes_rates = False
+    sets_first = False
 
     def __init__(self, model: FlatModel) -> None:
         self._model = model
@@ -37,7 +36,7 @@ class Vectorised:
         """The parameters."""
         return self._local_params
 
-    def adder(self, target: Tensor) -> Callable[[Tensor, Tensor, Scale], None]:
+    def adder(self, target: Tensor) -> Adder:
         """Adds scale * gradient to `target`, for all rows at once."""
         # The parameters of a whole group, and the targets of the clients in it.
         names, trained = self._model.names, self._model.trainable
