@@ -12,7 +12,6 @@ from fedmpi.experiments.sweep.points import Point
 from fedmpi.experiments.sweep.store import RUNNING, Store, folder_names
 from fedmpi.results.text import duration, is_terminal
 
-
 _MOST_SHOWN = 8
 
 
@@ -86,6 +85,6 @@ class Screen:
     def _progress(self, name: str) -> tuple[float, int]:
         """How much of a run is done, and how many runs go on in lockstep with it, itself included."""
         with contextlib.suppress(OSError, ValueError, IndexError):
-            share, packed, *_ = (self._store.notes / f"{name}.progress").read_text().split() + ["1"]
+            share, packed, *_ = [*(self._store.notes / f"{name}.progress").read_text().split(), "1"]
             return float(share), max(int(packed), 1)
         return 0.0, 1

@@ -220,14 +220,44 @@ class ClientData:
             yield from itertools.repeat(self._in_place(first), count)
             return
 
-        # All samples of the group for all steps; normalised step by step, which a cache holds.
-        raw, labels = (part.unbind() for part in self._draw_group(group, 1 if first.is_full else count))
-        inputs = None
-        for step in range(count):
-            place = 0 if first.is_full else step
-            if inputs is None or not first.is_full:
-                inputs = self.normalise.into(self._room, raw[place])
-            yield self._perturb(inputs, group, step) if self._is_changed else inputs, labels[place]
+        # Gathered and normalised step by step, in memory that a cache holds; full batches once.
+        draw = self._drawn_here if self._are_here(group) else self._drawn_together
+        values = None
+        for step, (raw, labels) in enumerate(draw(group, 1 if first.is_full else count)):
+            values = self.normalise.into(self._room, raw)
+            if not first.is_full:
+                yield self._perturb(values, group, step) if self._is_changed else values, labels
+        for step in range(count if first.is_full else 0):
+            yield self._perturb(values, group, step) if self._is_changed else values, labels
+
+    def _are_here(self, group: Sequence[Work]) -> bool:
+        """Whether all samples are in `inputs`; the runs of a pack share theirs."""
+        return all(work.samples is None and work.data.inputs is self.inputs for work in group)
+
+    def _drawn_here(self, group: Sequence[Work], steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """(clients, batch, ...) and (clients, batch) of each step: what `draw` gives for each client."""
+        shape = len(group), group[0].batch
+        raw = self._room("raw", (*shape, *self.inputs.shape[1:]), self.inputs, self.inputs.dtype)
+        labels = self._room("labels", (steps, *shape), self.labels, self.labels.dtype)
+        flat = raw.flatten(0, 1)
+
+        # Positions and labels of all steps, then the samples step by step.
+        positions = np.stack([work.positions(steps) for work in group])
+        by_step = positions.reshape(len(group), steps, -1).swapaxes(0, 1).reshape(-1)
+        index = torch.from_numpy(by_step).to(self.inputs.device)
+        torch.index_select(self.labels, 0, index, out=labels.flatten())
+        for some, own_labels in zip(index.chunk(steps), labels.unbind(), strict=True):
+            torch.index_select(self.inputs, 0, some, out=flat)
+            yield raw, own_labels
+
+    def _drawn_together(self, group: Sequence[Work], steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The same where borrowed clients bring their samples along."""
+        drawn = [work.samples or work.data.draw(work.client, work.drawn, steps) for work in group]
+        by_client = [[part.unflatten(0, (steps, -1)) for part in samples] for samples in drawn]
+        for step in range(steps):
+            yield tuple(
+                torch.stack([part[step] for part in parts]) for parts in zip(*by_client, strict=True)
+            )
 
     def _in_place(self, work: Work) -> tuple[Tensor, Tensor]:
         """All samples of a client where they are; few clients come again every few rounds."""
@@ -239,31 +269,6 @@ class ClientData:
                 self._places.clear()
             part = self._places[work.client, work.batch] = self.inputs[None, rows], self.labels[None, rows]
         return part
-
-    def _draw_group(self, group: Sequence[Work], steps: int) -> tuple[Tensor, Tensor]:
-        """(steps, clients, batch, ...) and (steps, clients, batch): what `draw` gives for each client.
-
-        Step after step in memory. Runs of a pack may share their samples.
-        """
-        shape = steps, len(group), group[0].batch
-        inputs = self._room("raw", (*shape, *self.inputs.shape[1:]), self.inputs, self.inputs.dtype)
-        labels = self._room("labels", shape, self.labels, self.labels.dtype)
-
-        # Usually all samples are here, and read in one pass.
-        if all(work.samples is None and work.data.inputs is self.inputs for work in group):
-            positions = np.stack([work.positions(steps) for work in group])
-            by_step = positions.reshape(len(group), steps, -1).swapaxes(0, 1).reshape(-1)
-            index = torch.from_numpy(by_step).to(self.inputs.device)
-            torch.index_select(self.inputs, 0, index, out=inputs.flatten(0, 2))
-            torch.index_select(self.labels, 0, index, out=labels.flatten())
-            return inputs, labels
-
-        # Borrowed clients bring their samples along.
-        for place, work in enumerate(group):
-            samples = work.samples or work.data.draw(work.client, work.drawn, steps)
-            for target, part in zip((inputs, labels), samples, strict=True):
-                target[:, place] = part.unflatten(0, (steps, -1))
-        return inputs, labels
 
     def _perturb(self, inputs: Tensor, group: Sequence[Work], step: int) -> Tensor:
         """Gradient noise and augmentation of each client's minibatch number drawn + step."""
