@@ -72,8 +72,8 @@ class Group:
 
     @property
     def is_plain(self) -> bool:
-        """Whether gradients may be added to the updates directly."""
-        return all(piece.task.is_plain for piece in self.pieces)
+        """Whether gradients may be added to the updates directly; all of its runs agree."""
+        return self.pieces[0].task.is_plain
 
 
 class Failures:
@@ -185,7 +185,8 @@ class LocalTrainer:
 
     def _kind(self, task: Task) -> Hashable:
         """What tasks must have in common for their clients to be trained together."""
-        return task.local_steps, None if self._gradients.takes_rates else task.current.local_lr
+        rate = None if self._gradients.takes_rates else task.current.local_lr
+        return task.local_steps, task.is_plain, rate
 
     def _group_size(self, left: int) -> int:
         """How many of `left` clients that draw alike are trained next."""

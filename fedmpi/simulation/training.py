@@ -62,12 +62,18 @@ class _Part:
         mine, num_own, trainers = order.population.share(clients, may_lend=not order.method.tables)
         return cls(order, mine, num_own, trainers, clients[mine])
 
-    def finish(self) -> None:
+    def finish(self, failures: Failures) -> None:
         """After the last local step; the owners keep what their clients remember."""
-        order, local = self.order, self.task.local
-        order.method.finish_clients(local, order.current)
+        order, task = self.order, self.task
+        if failures.of(task):
+            return
+        try:
+            order.method.finish_clients(task.local, order.current)
+        except Exception as error:
+            failures.add(task, task.works, error)
+            return
         if order.method.tables:
-            order.population.memory.store(self.clients, local)
+            order.population.memory.store(self.clients, task.local)
 
     def rows(self) -> dict[str, torch.Tensor]:
         """What is summed; updates in place of what a failed client does not have."""
@@ -182,8 +188,6 @@ class Training:
                 _receive(parts)
         with clock(LOCAL_SGD):
             self.trainer.train(updates, tasks, failures, rest)
-        if not self._comm.is_part:
-            failures.raise_first()
 
         # Buffers are free again; the owners keep what their clients remember.
         if not is_alone:
@@ -192,8 +196,9 @@ class Training:
                     part.order.population.loans.finish()
         with clock(LOCAL_SGD):
             for part in parts:
-                if not failures.of(part.task):
-                    part.finish()
+                part.finish(failures)
+            if not self._comm.is_part:
+                failures.raise_first()
 
             # Sum the results of all ranks. On a GPU only the peaks show that training is complete.
             magnitudes = self._magnitudes(parts, updates)

@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from fedmpi.methods import Method
+
 
 def on_chosen_rank() -> bool:
     """True on the rank that FEDMPI_TEST_RANK names."""
@@ -113,3 +115,35 @@ def differs_by_rank(t, num_clients, seed):
         return range(num_clients)
     note_fault()
     return range(num_clients - 1)
+
+
+def growing_model(input_shape, num_classes):
+    """Has more parameters whenever it is built again."""
+    growing_model.size += 1
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(36, growing_model.size), nn.Linear(growing_model.size, num_classes)
+    )
+
+
+growing_model.size = 1
+
+
+class FailsInStep(Method):
+    """Raises in the seventh local step that this process takes for it."""
+
+    steps_by_itself = True
+    calls = 0
+
+    def step(self, local, gradient, local_lr):
+        self.calls += 1
+        if self.calls == 7:
+            raise ZeroDivisionError("in a step")
+        local["update"].add_(gradient, alpha=-local_lr)
+
+
+class FailsAtTheEnd(Method):
+    """Raises after the last local step of round 2."""
+
+    def finish_clients(self, local, current):
+        if current.t == 2:
+            raise ZeroDivisionError("in finish_clients")
