@@ -63,8 +63,11 @@ def _add_simulating(commands: argparse._SubParsersAction) -> None:
     bench.add_argument("--quick", action="store_true", help="fewer turns")
     bench.add_argument("--ranks", type=_positive, default=2, help="ranks to start (default: 2)")
     bench.add_argument(
-        "--only", type=_names, metavar="NAME,...", help="of fashion, cifar, logistic, roofline, clients"
-    )
+        "--only", type=_names, metavar="NAME,...",
+        help="of fashion, logistic, cifar, evaluation, rounds, seeds, roofline, clients",
+    )  # fmt: skip
+    bench.add_argument("--save", metavar="FILE", help="add the figures to a record of earlier ones")
+    bench.add_argument("--against", metavar="FILE", help="compare with the newest figures of a record")
     bench.add_argument("--json", metavar="FILE", help="write the figures there")
     bench.add_argument("--plot", metavar="FIG.png", help="draw scaling in ranks and in clients")
     bench.add_argument(

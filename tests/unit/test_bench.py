@@ -5,18 +5,25 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedmpi.cli.bench import projection, table
+from fedmpi.cli.bench_table import projection, table
 from fedmpi.experiments.bench.figures import CIFAR, FASHION, LOGISTIC
 from fedmpi.experiments.bench.plain import PlainLoop, make_model
+from fedmpi.experiments.bench.record import add_to_record, compared, read_record
 from fedmpi.experiments.bench.sides import kernel_seconds, outside_mpi, step_flop
 
 RESULTS = {
     "fashion": {
         "ranks": 2, "rounds_per_s": 4.0, "plain_rounds_per_s": 2.0, "ratio": 2.0, "ratio_median": 1.9,
         "scaling": 1.95, "outside_local_sgd": 0.021, "own_overhead": 0.011, "waiting": 0.01,
-        "rounds_per_s_one_rank": 2.05, "evaluation_samples": 70_000,
-        "evaluation_s": 6.0, "plain_evaluation_s": 12.0, "evaluation_ratio": 2.0,
+        "rounds_per_s_one_rank": 2.05,
     },
+    "evaluation": {
+        "cnn-fashion": {"ranks": 2, "samples": 70_000, "seconds": 6.0, "plain_seconds": 12.0, "ratio": 2.0,
+                        "ratio_median": 2.1},
+    },
+    "rounds": {"rounds_per_s": 5000.0, "times_by_hand": 20.0},
+    "seeds": {"seeds": 10, "run_rounds_per_s": 8000.0, "one_by_one_run_rounds_per_s": 2000.0, "ratio": 4.0,
+              "ratio_median": 3.9},
     "logistic": {
         "ranks": 2, "rounds_per_s": 100.0, "plain_rounds_per_s": 10.0, "ratio": 10.0, "ratio_median": 9.0,
         "scaling": 1.5, "outside_local_sgd": 0.2, "own_overhead": 0.15, "waiting": 0.05,
@@ -39,7 +46,9 @@ def test_the_table_tells_every_figure():
         "4.00 rounds/s on 2 ranks, plain loop 2.00 on 2 threads: 2.00 times (medians 1.90)",
         "2 ranks over 1: 1.95 times; outside local SGD 2.1% of a round: 1.1% for the sum",
         "1.0% waiting for the slower rank's local SGD",
-        "evaluation of 70,000 samples 6.0 s, plain loop 12.0 s: 2.00 times",
+        "70,000 samples by cnn-fashion in 6 s on 2 ranks, plain loop 12 s: 2.00 times (medians 2.10)",
+        "5,000 rounds/s of the appendix example on one rank, 200 us each, 20 times numpy by hand",
+        "8,000 rounds/s in all of 10 seeds in lockstep, 2,000 one by one: 4.00 times (medians 3.90)",
         "8.00 ms for 541 MFLOP: 68% of the 100 GFLOP/s",
         "take 75% of that time; if all else were free, FMNIST-250 would be 2.67 times the plain",
         "N = 10^6 adds 1.0% to a",
@@ -156,3 +165,53 @@ def test_other_programs_do_not_look_like_ranks(monkeypatch):
     assert not {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK"} & kept.keys()
     assert kept["OMPI_ALLOW_RUN_AS_ROOT"] == "1"
     assert kept["OMP_NUM_THREADS"] == "2"
+
+
+def test_the_appendix_example_by_hand_is_that_of_fedmpi():
+    """What the fixed cost is compared with computes the same."""
+    import numpy as np
+
+    from fedmpi.experiments.bench.small import _APPENDIX, appendix_by_hand
+    from tests.support.simulations import simulate, single_rank
+
+    simulation, _ = simulate(single_rank(), _APPENDIX, ("run.num_rounds=10",))
+    np.testing.assert_allclose(simulation.global_params, appendix_by_hand(10), rtol=1e-12)
+
+
+NOW = {"date": "2026-11-02", "version": "fedmpi 2", "machine": "here, 2 ranks"}
+
+
+def test_figures_are_compared_with_earlier_ones(tmp_path):
+    """A record keeps all results; what both have is told, with the change in its sense."""
+    then = NOW | {"version": "fedmpi 1", "date": "2026-11-01"}
+    record = tmp_path / "sub" / "record.json"
+    add_to_record(record, then | {"seeds": {"ratio": 9.0}})
+    add_to_record(
+        record, then | {"seeds": {"ratio": 4.0}, "evaluation": {"cnn": {"seconds": 5.0}}, "rounds": {}}
+    )
+    kept = read_record(record, "--against")
+    assert [results["seeds"]["ratio"] for results in kept] == [9.0, 4.0]
+    now = NOW | {
+        "seeds": {"ratio": 5.0},
+        "evaluation": {"cnn": {"seconds": 7.0}},
+        "fashion": {"ratio": 2.0},
+    }
+    first, seeds, evaluation = compared(now, kept[-1])
+    assert first == "against fedmpi 1 of 2026-11-01, here, 2 ranks:"
+    assert seeds.split() == ["seeds", "ratio", "4", "->", "5", "+25", "%", "better"]
+    assert evaluation.split() == ["evaluation", "cnn", "seconds", "5", "->", "7", "+40", "%", "worse"]
+    other = compared(NOW | {"machine": "there, 2 ranks"}, kept[-1])
+    assert "another machine: now there, 2 ranks" in other[1]
+    assert "no figure was measured both times" in other[2]
+
+
+@pytest.mark.parametrize("option", ["--save", "--against"])
+def test_what_is_no_record_is_refused_before_measuring(fedmpi_cli, tmp_path, option):
+    """And it is left as it is."""
+    (tmp_path / "notes.json").write_text('{"my": "notes"}')
+    done = fedmpi_cli("bench", "--only", "rounds", option, "notes.json")
+    assert done.returncode == 2
+    assert f"{option} notes.json: not a record of figures; expected a file that --save made" in done.stderr
+    assert (tmp_path / "notes.json").read_text() == '{"my": "notes"}'
+    if option == "--against":
+        assert fedmpi_cli("bench", option, "missing.json").returncode == 2

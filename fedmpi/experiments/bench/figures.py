@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from fedmpi.experiments.bench.sides import (
     Fed,
     Job,
+    Say,
     Times,
     kernel_seconds,
     outside_mpi,
@@ -32,14 +32,12 @@ LOGISTIC = Job("logistic-250", "logistic", 30, (1, 28, 28), 60_000, 10_000)
 
 _ROUNDS = 200  # of the runs that show what N costs
 
-Say = Callable[[str], None]
 
-
-def against_plain(comm: Comm, job: Job, rounds: int, repeats: int, say: Say, evaluations: int = 0) -> dict:
+def against_plain(comm: Comm, job: Job, rounds: int, repeats: int, say: Say) -> dict:
     """Collective. Rounds/s of fedmpi and of the plain loop, in turns; on rank 0."""
     fed = Fed(comm, job.config(), comm.size)
     alone = Fed(comm, job.config(), 1)
-    sides = {name: Times() for name in ("plain", "fedmpi", "one rank", "plain eval", "fedmpi eval")}
+    sides = {name: Times() for name in ("plain", "fedmpi", "one rank")}
     outside = []
     with tempfile.TemporaryDirectory() as folder, plain_loop(comm, job, Path(folder)) as plain:
         for turn in range(repeats):
@@ -49,9 +47,6 @@ def against_plain(comm: Comm, job: Job, rounds: int, repeats: int, say: Say, eva
             sides["fedmpi"].seconds.append(trained.seconds / rounds)
             outside.append(tuple(comm.mean(share) for share in trained.shares))
             sides["one rank"].seconds.append(alone.train(max(rounds // 2, 1)).seconds / max(rounds // 2, 1))
-            if turn < evaluations:
-                _order(comm, plain, "evaluate", sides["plain eval"], 1)
-                sides["fedmpi eval"].seconds.append(fed.evaluate())
     waiting, own = min(outside, key=sum)
     result = {
         "ranks": comm.size,
@@ -68,12 +63,28 @@ def against_plain(comm: Comm, job: Job, rounds: int, repeats: int, say: Say, eva
     if comm.is_root:
         result["ratio"] = sides["plain"].best / sides["fedmpi"].best
         result["ratio_median"] = sides["plain"].median / sides["fedmpi"].median
-        if evaluations:
-            result["evaluation_samples"] = job.num_train + job.num_test
-            result["plain_evaluation_s"] = sides["plain eval"].best
-            result["evaluation_s"] = sides["fedmpi eval"].best
-            result["evaluation_ratio"] = sides["plain eval"].best / sides["fedmpi eval"].best
     return result
+
+
+def evaluation(comm: Comm, job: Job, repeats: int, say: Say) -> dict:
+    """Collective. Seconds for loss and accuracy of all samples, by fedmpi and the plain loop in turns."""
+    fed, sides = Fed(comm, job.config(), comm.size), {"plain": Times(), "fedmpi": Times()}
+    with tempfile.TemporaryDirectory() as folder, plain_loop(comm, job, Path(folder)) as plain:
+        for turn in range(repeats):
+            say(f"evaluation of {job.name}: turn {turn + 1} of {repeats}")
+            _order(comm, plain, "evaluate", sides["plain"], 1)
+            sides["fedmpi"].seconds.append(fed.evaluate())
+    if not comm.is_root:
+        return {}
+    return {
+        "ranks": comm.size,
+        "samples": job.num_train + job.num_test,
+        "seconds": sides["fedmpi"].best,
+        "seconds_median": sides["fedmpi"].median,
+        "plain_seconds": sides["plain"].best,
+        "ratio": sides["plain"].best / sides["fedmpi"].best,
+        "ratio_median": sides["plain"].median / sides["fedmpi"].median,
+    }
 
 
 def _order(comm: Comm, plain: object, order: str, times: Times, count: int) -> None:

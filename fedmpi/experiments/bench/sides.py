@@ -27,6 +27,8 @@ from fedmpi.mpi import Comm
 from fedmpi.simulation.loop import Simulation
 from fedmpi.storage.columns import IDLE, LOCAL_SGD
 
+Say = Callable[[str], None]  # shows what is being measured
+
 
 @dataclass(frozen=True)
 class Job:
