@@ -17,7 +17,7 @@ from torch import Tensor
 from fedmpi.data import rng
 from fedmpi.data.room import Room
 
-EVAL_BLOCK = 128  # samples of an evaluation block: larger ones cost page faults, smaller ones overhead
+EVAL_BLOCK = 384  # samples of an evaluation block: from 192 on MKL multiplies MLPs three times as fast
 GPU_EVAL_BLOCK = 1024  # fewer launches
 
 

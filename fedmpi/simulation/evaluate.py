@@ -23,7 +23,7 @@ from fedmpi.simulation.aggregate import Vector
 Metrics = tuple[float, float]  # mean loss, accuracy
 
 NOTHING: Metrics = math.nan, math.nan
-_BLOCKS_AT_ONCE = 16
+_BLOCKS_AT_ONCE = 6
 
 
 class Evaluator:

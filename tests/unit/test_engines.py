@@ -20,7 +20,7 @@ from fedmpi.methods import Method, Round
 from fedmpi.models.engines import Engine, choose_engine, make_gradients
 from fedmpi.models.engines.autograd import OneByOne
 from fedmpi.models.engines.dense import Dense
-from fedmpi.models.engines.layout import speed_up
+from fedmpi.models.engines.layout import max_pool, speed_up
 from fedmpi.models.engines.quadratic import ByHand
 from fedmpi.models.engines.vmap import Vectorised
 from fedmpi.models.flat import FlatModel
@@ -280,6 +280,10 @@ def test_the_faster_equal_is_equal(make):
     assert model.forward is not model.module
     for a, b in zip(before, outputs_and_gradients(model, images), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    # Without gradients too, where pooling is another function.
+    torch.manual_seed(8)
+    with torch.inference_mode():
+        torch.testing.assert_close(model.forward(images), before[0], rtol=1e-4, atol=1e-5)
     # The parameters are the same memory: writing the vector loads both.
     model.values.zero_()
     assert not model.forward(images).any()
@@ -289,8 +293,39 @@ def test_pooling_really_comes_first():
     """What is run pools, then applies ReLU."""
     model = FlatModel(cnn(), torch.float32, CPU)
     speed_up(model, (1, 8, 8))
-    order = [str(node.target) for node in model.forward.graph.nodes if node.op == "call_module"]
-    assert order == ["0", "2", "1", "3", "5", "4", "6", "7"]
+    order = [getattr(node.target, "__name__", node.target) for node in model.forward.graph.nodes]
+    first, second = ["to_channels_last", "0", "max_pool", "1"], ["to_channels_last", "3", "max_pool", "4"]
+    assert order[1:-1] == [*first, *second, "6", "7"]
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (7, 9), (6, 5), (3, 2)])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_pooling_in_an_evaluation_is_that_of_torch(height, width, size):
+    """Maxima of rows and columns: the same values, at the edges, of infinities and nan too."""
+    images = torch.randn(4, 5, height, width, generator=torch.Generator().manual_seed(1))
+    images[0, 0, 0, 0], images[1, 1, 1, 0], images[2, 2, 0, 1] = torch.inf, -torch.inf, torch.nan
+    if min(height, width) < size:
+        return
+    expected = nn.functional.max_pool2d(images, size)
+    for laid_out in (images, images.contiguous(memory_format=torch.channels_last)):
+        with torch.no_grad():
+            assert torch.equal(max_pool(laid_out, size).nan_to_num(99), expected.nan_to_num(99))
+        assert torch.equal(max_pool(laid_out, size).nan_to_num(99), expected.nan_to_num(99))
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [nn.MaxPool2d(2, stride=1), nn.MaxPool2d(3, padding=1), nn.MaxPool2d(2, dilation=2),
+     nn.MaxPool2d(3, ceil_mode=True), nn.MaxPool2d((2, 1)), nn.MaxPool2d(2, stride=(2, 1))],
+    ids=str,
+)  # fmt: skip
+def test_other_pooling_stays_as_it_is(pool):
+    """Overlapping, padded and oblong squares are torch's."""
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), pool, nn.Flatten(), nn.LazyLinear(3))
+    module(torch.zeros(1, 1, 9, 9))
+    model = FlatModel(module, torch.float32, CPU)
+    assert speed_up(model, (1, 9, 9)).startswith("1 ReLU after max-pool, 1 convolutions")
+    assert max_pool not in [node.target for node in model.forward.graph.nodes]
 
 
 @pytest.mark.parametrize(

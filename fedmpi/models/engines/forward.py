@@ -16,6 +16,9 @@ from fedmpi.models.flat import FlatModel
 
 Layers = list[tuple[Tensor, Tensor]]  # weights, and biases as columns
 
+_NARROW = 128  # samples that are computed at once where more cost page faults, or a slower product
+_FEW_OUTPUTS = 16
+
 
 class Forward(Protocol):
     """Several models of one kind, in evaluation mode."""
@@ -52,10 +55,12 @@ def _layers(model: FlatModel) -> Layers:
 
 
 class ByModule:
-    """Any model, block by block; each block is normalised once for all models."""
+    """Any model, a part of a block after another; each block is normalised once for all models."""
 
     def __init__(self, models: Sequence[FlatModel], data: EvalData) -> None:
         self._models, self._data = models, data
+        on_gpu = models[0].values.device.type == "cuda"
+        self._width = data.block if on_gpu or may_take_many(models[0]) else _NARROW
 
     def load(self) -> None:
         """They are used where they are."""
@@ -64,14 +69,16 @@ class ByModule:
         """The outputs."""
         found = []
         for block in inputs.unbind():
-            values = self._data.normalise.into(self._data.room, block)
-            found.append(torch.stack([model.forward(values) for model in self._models]))
+            parts = self._data.normalise.into(self._data.room, block).split(self._width)
+            found.append(
+                torch.stack([torch.cat([model.forward(part) for part in parts]) for model in self._models])
+            )
         outputs = torch.stack(found)
         return outputs.transpose(2, 3).contiguous() if outputs.dim() == 4 else outputs
 
 
 class DenseBlocks:
-    """Dense layers on a CPU: a block is converted once for all models and stays in the cache.
+    """Dense layers on a CPU: samples are converted once for all models and stay in the cache.
 
     Samples are columns, which makes W the left factor, as in local steps. The first layer takes the numbers
     as they are stored: W (scale v + shift) + b = (W scale) v + (W shift + b).
@@ -82,7 +89,9 @@ class DenseBlocks:
         self._stored = [_layers(model) for model in models]
         self._layers = self._stored
         self._last_biases = self._like
-        self._places: dict[tuple[int, int], tuple[Tensor, list[list[Tensor]], Tensor, Tensor]] = {}
+        # A few outputs are multiplied quickest by a few samples, more by more.
+        self._width = _NARROW if len(self._layers[0][0][0]) < _FEW_OUTPUTS else data.block
+        self._places: dict[tuple[int, int], tuple[Tensor, list[list[Tensor]], Tensor]] = {}
 
     def load(self) -> None:
         """Fold the normalisation into the first layers."""
@@ -92,25 +101,27 @@ class DenseBlocks:
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """The outputs."""
-        outputs, places, block, columns = self._room(*inputs.shape[:2])
-        for stored, mine in zip(inputs.flatten(2).unbind(), places, strict=True):
-            block.copy_(stored)
+        outputs, places, room = self._room(*inputs.shape[:2])
+        parts = [part for block in inputs.flatten(2).unbind() for part in block.split(self._width)]
+        for stored, mine in zip(parts, places, strict=True):
+            samples = room if len(stored) == len(room) else room[: len(stored)]
+            samples.copy_(stored)
             for own, out in zip(self._layers, mine, strict=True):
-                values = columns
+                values = samples.t()
                 for weight, bias in own[:-1]:
                     values = torch.mm(weight, values).add_(bias).relu_()
                 torch.mm(own[-1][0], values, out=out)
         return outputs.add_(self._last_biases)
 
     @torch.inference_mode(mode=False)
-    def _room(self, count: int, samples: int) -> tuple[Tensor, list[list[Tensor]], Tensor, Tensor]:
-        """Where outputs go, as a whole and one by one; and where a block is converted. Kept."""
+    def _room(self, count: int, samples: int) -> tuple[Tensor, list[list[Tensor]], Tensor]:
+        """Where outputs go, as a whole and part by part; and where samples are converted. Kept."""
         if (count, samples) not in self._places:
             classes, width = len(self._last_biases[0]), self._layers[0][0][0].shape[1]
             outputs = self._like.new_empty((count, len(self._layers), classes, samples))
-            each = [list(some.unbind()) for some in outputs.unbind()]
-            block = self._data.room("block", (samples, width), self._like, self._like.dtype)
-            self._places[count, samples] = outputs, each, block, block.T
+            parts = [part for block in outputs.unbind() for part in block.split(self._width, dim=2)]
+            room = self._data.room("block", (self._width, width), self._like, self._like.dtype)
+            self._places[count, samples] = outputs, [list(part.unbind()) for part in parts], room
         return self._places[count, samples]
 
 
