@@ -25,7 +25,7 @@ from fedmpi.experiments.sweep.claims import is_held
 from fedmpi.experiments.sweep.points import Point, different_keys
 from fedmpi.storage.columns import DIVERGED, DONE, STOPPED
 from fedmpi.storage.files import write_contended
-from fedmpi.storage.reader import load_table, read_attributes
+from fedmpi.storage.reader import load_table, peek, read_attributes
 
 FAILED, RUNNING, WAITING = "failed", "running", "waiting"
 METRICS = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
@@ -123,6 +123,12 @@ class Store:
             return outcome is not None and outcome.status == FAILED and outcome.time >= since
         is_done = outcome.status == DONE and outcome.rounds >= point.config.run.num_rounds
         return is_done or outcome.status == DIVERGED or (outcome.status == FAILED and outcome.time >= since)
+
+    def has_all_rounds(self, point: Point) -> bool:
+        """Whether its file is complete, whoever wrote it."""
+        path = self.run_path(point.name)
+        found = peek(path) if path.exists() else None
+        return found is not None and found["rounds"] >= point.config.run.num_rounds
 
     def status(self, name: str, outcome: Outcome | None) -> str:
         """One word for the index."""

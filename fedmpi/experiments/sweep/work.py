@@ -119,6 +119,8 @@ def _look(job: Job, packer: Packer) -> tuple[list[Taken], bool]:
     """Root: what `_next` returns, and whether a run is left that waits for its warm-up."""
     taken, is_waiting, size, key = [], False, 1, None
     left = [p for p in job.points if not job.store.is_final(p, job.store.outcome(p.name), job.began)]
+    # Runs that were finished by `fedmpi resume` have only to be noted: they come last, and fill no pack.
+    left.sort(key=job.store.has_all_rounds)
     for point in left:
         if taken and pack_key(point.config) != key:
             continue
