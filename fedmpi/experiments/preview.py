@@ -104,6 +104,7 @@ def ownership_summary(
         *lines,
         f"memory         a rank: {bytes_text(held)} of samples, {bytes_text(vectors)} of vectors, besides "
         "Python and torch (about 300 MB)",
+        f"               each further run of a pack of a sweep: {bytes_text(vectors)} more",
         f"communication  a round: {bytes_text(8 * num_params)} summed over ranks"
         + (f", {bytes_text(broadcast)} broadcast on average" if amplified else ""),
     ]

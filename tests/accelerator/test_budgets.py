@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from fedmpi.config import validate
+from fedmpi.simulation.lockstep import in_lockstep
+from fedmpi.simulation.loop import make_pack
 from tests.accelerator import simulated_gpu
-from tests.accelerator.cases import BERNOULLI, CASES, DIRICHLET, LOOP, METHODS
-from tests.accelerator.runs import look_at_test, simulate
+from tests.accelerator.cases import BASE, BERNOULLI, CASES, DIRICHLET, LOOP, METHODS
+from tests.accelerator.runs import as_in_a_run, look_at_test, simulate
 
 WARM = 6  # rounds after which all that is frequent is recorded
 PAPER = (
@@ -80,3 +83,23 @@ def test_a_decaying_rate_does_not_record_again(comm, simulated):
         ran = simulate(comm, simulated, ('algorithm.lr_schedule="inverse"', *engine), 12)
         assert sum(count["recordings"] for count in ran.counts) <= 2
         assert ran.counts[-1]["graph_launches"] >= 3
+
+
+@pytest.mark.parametrize("name", ["logistic", "mlp"])
+def test_kernels_of_a_round_of_a_run_fall_with_the_size_of_its_pack(comm, simulated, name):
+    """Clients of all runs fill the groups, which are computed whole: fewer launches for each run."""
+    kernels = {size: _kernels_of_a_run(comm, simulated, CASES[name], size) for size in (1, 4, 8)}
+    assert kernels[8] < kernels[4] < kernels[1]
+    assert kernels[8] < 0.7 * kernels[1]
+
+
+def _kernels_of_a_run(comm, device, overrides, size: int) -> float:
+    """Kernels, launched or replayed, in a warm round of a pack of seeds, for each of its runs."""
+    configs = [validate.parse(BASE, "base.toml", [*overrides, f"run.seed={n}"]) for n in range(size)]
+    with as_in_a_run(device):
+        pack = make_pack(comm, configs, device, [None] * size)
+        first = pack[0]
+        for t in range(WARM):
+            simulated_gpu.reset()
+            in_lockstep(comm, first.training, first.clock, [run.one_round(t) for run in pack])
+    return (simulated_gpu.counts["kernels"] + simulated_gpu.counts["graph_kernels"]) / size

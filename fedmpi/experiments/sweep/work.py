@@ -65,6 +65,7 @@ class Watcher(Listener):
     def __init__(self, note: Path | None, redraw: Callable[[], None] | None, num_packed: int) -> None:
         self._total, self._num_packed = 1, num_packed
         self._note_path, self._redraw, self._next_note = note, redraw, 0.0
+        self._note(0.0)
 
     def expects(self, total: int, completed: int = 0) -> None:
         """Rounds of the run."""
@@ -73,12 +74,16 @@ class Watcher(Listener):
     def round_done(self, completed: int) -> None:
         """After each round."""
         now = time.monotonic()
-        if self._note_path and now >= self._next_note:
+        if now >= self._next_note:
             self._next_note = now + 5
-            with contextlib.suppress(OSError):
-                self._note_path.write_text(f"{completed / self._total:.4f} {self._num_packed}")
+            self._note(completed / self._total)
         if self._redraw:
             self._redraw()
+
+    def _note(self, share: float) -> None:
+        if self._note_path:
+            with contextlib.suppress(OSError):
+                self._note_path.write_text(f"{share:.4f} {self._num_packed}")
 
 
 def work(job: Job, group: Comm, redraw: Callable[[], None] | None) -> bool:
