@@ -92,3 +92,27 @@ def test_a_pack_is_as_large_as_the_rank_has_room_for(one_rank, monkeypatch):
         monkeypatch.setattr(node_memory, "room_for_rank", lambda *_, room=room: room)
         assert Packer(AUTO, 1, one_rank).size(config(), 10) == runs
     assert Packer(1, 1, one_rank).size(config(), 10) == 1
+
+
+def test_runs_that_another_group_holds_are_not_counted(tmp_path):
+    """Of ten runs another group holds six: two groups share the other four evenly."""
+    from types import SimpleNamespace
+
+    from fedmpi.experiments.sweep.claims import take
+    from fedmpi.experiments.sweep.points import Point
+    from fedmpi.experiments.sweep.store import Store
+    from fedmpi.experiments.sweep.work import _look
+
+    store = Store(tmp_path)
+    points = [
+        Point(index=n, name=f"r{n}", method="", settings={}, seed=n, config=config(f"run.seed={n}"))
+        for n in range(10)
+    ]
+    store.create(points)
+    held = [take(store.notes, f"r{n}") for n in range(6)]
+    job = SimpleNamespace(store=store, points=points, began=0.0, warmups={})
+    packer = SimpleNamespace(size=lambda _, free: how_many(AUTO, free, 2, 99, on_gpu=False))
+    taken, _ = _look(job, packer)
+    assert [one.index for one in taken] == [6, 7]
+    for claim in [*held, *(claim for one in taken for claim in one.claims)]:
+        claim.release()

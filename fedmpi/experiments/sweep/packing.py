@@ -67,6 +67,11 @@ def why_alone(config: Config, *, on_gpu: bool) -> str:
     return ""
 
 
+def may_join(config: Config, key: Hashable) -> bool:
+    """Whether a run could share a pack of this kind."""
+    return pack_key(config) == key and not why_alone(config, on_gpu=uses_gpu(config))
+
+
 def notes_on_packs(configs: Sequence[Config], *, on_gpu: bool) -> list[str]:
     """A sentence for each reason why some runs go on by themselves."""
     reasons = [why_alone(config, on_gpu=on_gpu) for config in configs]

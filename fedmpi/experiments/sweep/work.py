@@ -18,7 +18,7 @@ from fedmpi.config.toml import toml_value
 from fedmpi.errors import UserError
 from fedmpi.experiments.lifecycle import Beginning, plan_resume
 from fedmpi.experiments.sweep.claims import Claim, is_held, take
-from fedmpi.experiments.sweep.packing import Packer, pack_key, uses_gpu, why_alone
+from fedmpi.experiments.sweep.packing import Packer, may_join, pack_key
 from fedmpi.experiments.sweep.points import Point, different_keys
 from fedmpi.experiments.sweep.store import FAILED, Outcome, Store, outcome_of, stored_config
 from fedmpi.experiments.sweep.together import ApartError, Member, is_shared, run_together
@@ -138,12 +138,8 @@ def _look(job: Job, packer: Packer) -> tuple[list[Taken], bool]:
         taken.append(one)
         if len(taken) == 1:
             key = pack_key(point.config)
-            alike = [
-                p
-                for p in left
-                if pack_key(p.config) == key and not why_alone(p.config, on_gpu=uses_gpu(p.config))
-            ]
-            size = packer.size(point.config, len(alike))
+            free = [p for p in left if may_join(p.config, key) and not is_held(job.store.notes, p.name)]
+            size = packer.size(point.config, 1 + len(free))
         if len(taken) >= size:
             break
     return taken, is_waiting
