@@ -39,6 +39,14 @@ RECIPES = {
         "with amplification FedAvg beats waiting for all clients and FedAvg without amplification",
         ("methods",), "methods", quick_base="paper-quick",
     ),
+    "central": Recipe(
+        "with amplification FedAvg beats waiting, which beats FedAvg without: ten seeds that chose nothing",
+        ("central",), "methods", quick_base="paper-quick",
+    ),
+    "central-pilot": Recipe(
+        "rates for the paper's own cycle, whole, found with a seed that takes no part in the test",
+        ("central-pilot",), "methods", last=15, quick_base="cycle-quick",
+    ),
     "rates": Recipe(
         "large rates do not converge under periodic participation; at small ones amplification helps",
         ("rates",), "rates", quick_base="paper-quick",
