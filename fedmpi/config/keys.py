@@ -139,7 +139,9 @@ class ParticipationConfig:
         "equal",
         "q: 1/participants, 1/N, or 1/(N * probability)",
         choices=WEIGHTINGS,
-        has_effect=lambda config: not SELECTIONS.fact(config.participation.selection, "gives_weights"),
+        has_effect=lambda config: (
+            not SELECTIONS.fact(config.participation.selection, "gives_weights") and config.weights_count
+        ),
     )
 
 
@@ -202,6 +204,11 @@ class Config:
     def warmup_rounds(self) -> int:
         """Rounds of warm-up, 0 without one."""
         return self.warmup.num_rounds if self.warmup else 0
+
+    @property
+    def weights_count(self) -> bool:
+        """Whether q has an effect: some methods weigh participants themselves, but not in the warm-up."""
+        return self.warmup is not None or not METHODS.fact(self.algorithm.name, "ignores_weights")
 
     def local_lr_at(self, t: int) -> float:
         """gamma of round t."""

@@ -66,7 +66,7 @@ def preview(config: Config, num_ranks: int = 1) -> Preview:
             f"model          {config.model.name}: {num_params:,} parameters",
             *ownership_summary(config, data, partition, num_params, most, num_ranks),
             *table_lines(config, method, num_params, num_ranks),
-            *survey_lines(looked_at),
+            *survey_lines(looked_at, weights_count=config.weights_count),
         ],
     )
 
