@@ -17,7 +17,7 @@ from fedmpi.config.registry import SELECTIONS, WEIGHTINGS
 from fedmpi.participation.availability import make_availability
 
 # They register themselves, in the order in which their names are listed.
-from fedmpi.participation import chance, markov, sinusoidal, traces  # isort: skip # noqa: F401
+from fedmpi.participation import chance, markov, sinusoidal, cyclic, traces  # isort: skip # noqa: F401
 from fedmpi.participation import selection, schedule, weighting  # isort: skip # noqa: F401
 
 if TYPE_CHECKING:

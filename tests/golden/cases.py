@@ -77,6 +77,8 @@ def small(config: Config) -> Config:
         settings["algorithm.batch_size"] = min(algorithm.batch_size, 5)
     if who.rounds_per_group:
         settings["participation.rounds_per_group"] = 2
+    if who.cycle_rounds:
+        settings["participation.cycle_rounds"] = 10
     if who.clients_per_round and data.dataset != "quadratic":
         settings["participation.clients_per_round"] = 3
     if algorithm.amplify_every > 1:

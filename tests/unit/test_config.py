@@ -91,7 +91,8 @@ MODELS = (
     "package.module:function"
 )
 PARTITIONS = (
-    '"iid", "majority-label", "dirichlet", "classes-per-client", "natural", package.module:function'
+    '"iid", "majority-label", "dirichlet", "dirichlet-per-client", "classes-per-client", "natural", '
+    "package.module:function"
 )
 SELECTIONS = '"all", "uniform", "permutation", "least-recent", "schedule"'
 
