@@ -1,7 +1,7 @@
 """The tables of RESULTS.md, from the curves in results/: `python analysis/tables.py [NAME]...`.
 
-A run's figure is the mean of its last evaluations, as many as its recipe says; a row is the mean over
-seeds and their standard deviation.
+A run's figure is the mean of its last evaluations, at least as many as its recipe says and over whole
+cycles of the availability; a row is the mean over seeds and their standard deviation.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pandas
 
-from fedmpi.experiments.reproduce import RECIPES
+from fedmpi.experiments.reproduce import HERE, RECIPES, Recipe
+from fedmpi.experiments.sweep.points import load_sweep
+from fedmpi.participation.cycle import cycle_of
 from fedmpi.results.groups import without_seed
+from fedmpi.results.settled import LAST, settled
 
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = {"train_loss": 1, "train_accuracy": 100, "test_accuracy": 100}  # and what they are multiplied by
@@ -23,8 +26,18 @@ def reached(path: Path) -> pandas.DataFrame:
     curves = pandas.read_csv(path)
     curves["name"] = curves["name"].map(without_seed)
     recipe = RECIPES.get(path.stem)
-    ends = curves.groupby(["name", "seed"], sort=False).tail(recipe.last if recipe else 5)
-    return ends.groupby(["name", "seed"], sort=False)[list(COLUMNS)].mean().reset_index()
+    last, cycle = (recipe.last, _cycle(recipe)) if recipe else (LAST, 1)
+    ends = []
+    for (name, seed), run in curves.groupby(["name", "seed"], sort=False):
+        reached = {c: settled(run["round"].to_numpy(), run[c].to_numpy(), cycle, last) for c in COLUMNS}
+        ends.append({"name": name, "seed": seed, **reached})
+    return pandas.DataFrame(ends)
+
+
+def _cycle(recipe: Recipe) -> int:
+    """Rounds of the availability's cycle, the same in all runs of a recipe."""
+    points = load_sweep(HERE / f"{recipe.sweeps[0]}.toml")
+    return cycle_of(points[0].config.participation) if recipe.whole_cycles else 1
 
 
 def rows(path: Path) -> list[str]:

@@ -97,7 +97,9 @@ def _add_sweeping(commands: argparse._SubParsersAction) -> None:
     best = commands.add_parser("sweep-best", prog="fedmpi sweep best", help="see sweep")
     best.add_argument("folder", metavar="DIR", help="folder of a sweep")
     best.add_argument("--metric", default="train_loss", help="such as train_loss or test_accuracy")
-    best.add_argument("--last", type=_positive, default=1, help="average this many last evaluations")
+    best.add_argument(
+        "--last", type=_positive, default=1, help="average this many last evaluations, and whole cycles"
+    )
     best.add_argument("--all", action="store_true", help="all settings, best first")
 
     reproduce = commands.add_parser(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmpi.config.effects import unused_keys
+from fedmpi.experiments.notes import notes_on
 from fedmpi.mpi import placement
 from fedmpi.results.text import bytes_text, duration
 from fedmpi.storage.columns import DEVICE_MEMORY, EVALUATION, IDLE, IN_ALL, MEMORY, PHASES, THEORY
@@ -43,7 +43,7 @@ def banner(simulation: Simulation, attributes: dict[str, Any]) -> str:
         lines.append(f"           {simulation.speed_up}")
     if simulation.completed:
         lines.append(f"  from     round {simulation.completed:,} of {config.run.num_rounds:,}")
-    notes = unused_keys(config) + placement.notes(places)
+    notes = notes_on(config) + placement.notes(places)
     return "\n".join(lines + [f"  note     {note}" for note in notes])
 
 

@@ -55,7 +55,11 @@ def _show(recipe: Recipe, stores: list[Store], folder: Path) -> None:
     """Rank 0: the table of best settings on the screen; the figure and all curves beside the runs."""
     from fedmpi.cli.plot import plot
 
-    groups = [group for store in stores for group in collect(store, recipe.metric, recipe.last)]
+    groups = [
+        group
+        for store in stores
+        for group in collect(store, recipe.metric, recipe.last, whole_cycles=recipe.whole_cycles)
+    ]
     print()
     print("\n".join(best_lines(groups, recipe.metric, everything=not recipe.only_best)))
     shown = best_groups(groups, recipe.metric) if recipe.only_best else groups

@@ -8,6 +8,7 @@ the same Config.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from fedmpi.config.toml import toml_value
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LR_SCHEDULES = ("constant", "step", "inverse")
+LR_SCHEDULES = ("constant", "step", "inverse", "inverse-root")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +140,14 @@ class ParticipationConfig:
         "equal",
         "q: 1/participants, 1/N, or 1/(N * probability)",
         choices=WEIGHTINGS,
-        has_effect=lambda config: not SELECTIONS.fact(config.participation.selection, "gives_weights"),
+        has_effect=lambda config: (
+            not SELECTIONS.fact(config.participation.selection, "gives_weights") and config.weights_count
+        ),
     )
+
+
+def _halves(config: Config) -> bool:
+    return config.algorithm.lr_schedule == "step"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +175,19 @@ class AlgorithmConfig:
         None,
         "step: rounds after which gamma is halved",
         at_least=1,
-        has_effect=lambda config: config.algorithm.lr_schedule == "step",
+        has_effect=_halves,
+    )
+    lr_halve_from: int | None = option(
+        None, "step: round of the first halving; default: lr_halve_every", at_least=0, has_effect=_halves
+    )
+    lr_halve_times: int | None = option(
+        None, "step: most halvings; default: no limit", at_least=0, has_effect=_halves
+    )
+    lr_root_rounds: float = option(
+        10.0,
+        "inverse-root: k, gamma / sqrt(t / k + 1); FedAWE has 10",
+        above=0,
+        has_effect=lambda config: config.algorithm.lr_schedule == "inverse-root",
     )
     clip_norm: float | None = option(None, "gradients longer than this are cut to it", above=0)
     server_lr: float | None = option(
@@ -177,6 +196,12 @@ class AlgorithmConfig:
     server_momentum: float | None = option(
         None, "beta of x's momentum; default: 0, fedavgm 0.9", at_least=0, at_most=1
     )
+
+    def halvings(self, since: int) -> int:
+        """Of gamma, with lr_schedule = "step", this many rounds after the warm-up."""
+        first = self.lr_halve_every if self.lr_halve_from is None else self.lr_halve_from
+        times = max(0, (since - first) // self.lr_halve_every + 1)
+        return times if self.lr_halve_times is None else min(times, self.lr_halve_times)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,15 +228,22 @@ class Config:
         """Rounds of warm-up, 0 without one."""
         return self.warmup.num_rounds if self.warmup else 0
 
+    @property
+    def weights_count(self) -> bool:
+        """Whether q has an effect: some methods weigh participants themselves, but not in the warm-up."""
+        return self.warmup is not None or not METHODS.fact(self.algorithm.name, "ignores_weights")
+
     def local_lr_at(self, t: int) -> float:
         """gamma of round t."""
         if self.warmup and t < self.warmup.num_rounds:
             return self.warmup.local_lr
         since, options = t - self.warmup_rounds, self.algorithm
         if options.lr_schedule == "step":
-            return options.local_lr * 0.5 ** (since // options.lr_halve_every)
+            return options.local_lr * 0.5 ** options.halvings(since)
         if options.lr_schedule == "inverse":
             return options.local_lr / (since + 1)
+        if options.lr_schedule == "inverse-root":
+            return options.local_lr / math.sqrt(since / options.lr_root_rounds + 1)
         return options.local_lr
 
     def amplification_at(self, t: int) -> float:

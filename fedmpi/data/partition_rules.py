@@ -94,14 +94,17 @@ def _block(label: int, num_classes: int, num_clients: int) -> range:
 class DirichletKeys:
     """Of dirichlet."""
 
-    alpha: float = option(0.1, "dirichlet: concentration", above=0)
+    alpha: float = option(0.1, "dirichlet, dirichlet-per-client: concentration; small = uneven", above=0)
 
 
 @partition("dirichlet", DirichletKeys)
 def dirichlet(
     labels: np.ndarray, num_classes: int, num_clients: int, config: DataConfig, seed: int
 ) -> np.ndarray:
-    """Each label's samples are split over the clients in proportions drawn from Dirichlet(alpha)."""
+    """Each label's samples are split over the clients by a draw of Dirichlet(alpha), as NIID-Bench does.
+
+    Clients differ in size too; at small alpha some have hardly a sample.
+    """
     client_of = np.empty(len(labels), np.int64)
     for label in range(num_classes):
         draws = rng.stream(seed, "partition", counter=label)
@@ -114,6 +117,26 @@ def dirichlet(
         # The k-th member goes to the client whose share of [0, 1) holds (k + 1/2) / members.
         places = (np.arange(len(members)) + 0.5) / max(len(members), 1)
         client_of[members] = np.minimum(np.searchsorted(ends, places, side="right"), num_clients - 1)
+    return client_of
+
+
+@partition("dirichlet-per-client", DirichletKeys)
+def dirichlet_per_client(
+    labels: np.ndarray, num_classes: int, num_clients: int, config: DataConfig, seed: int
+) -> np.ndarray:
+    """Each client draws its label mix from Dirichlet(alpha), as FedAU, FedAWE and FedPBC do.
+
+    A label's samples are split in proportion to the clients' shares of it: sizes stay near each other.
+    """
+    draws = rng.stream(seed, "partition")
+    mixes = draws.dirichlet(np.full(num_classes, config.alpha), size=num_clients)
+    client_of = np.empty(len(labels), np.int64)
+    for label in range(num_classes):
+        members = draws.permutation(np.flatnonzero(labels == label))
+        # Tiny shares may underflow; a label that nobody wants is split evenly.
+        shares = mixes[:, label] if mixes[:, label].sum() > 0 else np.ones(num_clients)
+        ends = np.round(len(members) * np.cumsum(shares) / shares.sum())
+        client_of[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
     return client_of
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmpi.config import Config
-from fedmpi.config.effects import unused_keys
 from fedmpi.data.ownership import owner_of
 from fedmpi.data.partition import ClientLabels, Partition, make_partition
 from fedmpi.data.prepared import Dataset
 from fedmpi.data.sources import load_dataset
+from fedmpi.experiments.notes import notes_on
 from fedmpi.methods import Method, make_method
 from fedmpi.models import build_model
 from fedmpi.mpi.node_memory import available_bytes
@@ -28,7 +28,7 @@ class Preview:
     """A valid config, and what is known before the first round; as text what `fedmpi check` prints."""
 
     config: Config
-    notes: list[str]  # keys without effect
+    notes: list[str]  # keys without effect, and phases that evaluations do not see
     num_params: int
     num_clients: int
     client_sizes: np.ndarray  # samples of each client
@@ -55,7 +55,7 @@ def preview(config: Config, num_ranks: int = 1) -> Preview:
     method = make_method(config, partition.num_clients)
     return Preview(
         config=config,
-        notes=unused_keys(config),
+        notes=notes_on(config),
         num_params=num_params,
         num_clients=partition.num_clients,
         client_sizes=partition.sizes,
@@ -66,7 +66,7 @@ def preview(config: Config, num_ranks: int = 1) -> Preview:
             f"model          {config.model.name}: {num_params:,} parameters",
             *ownership_summary(config, data, partition, num_params, most, num_ranks),
             *table_lines(config, method, num_params, num_ranks),
-            *survey_lines(looked_at),
+            *survey_lines(looked_at, weights_count=config.weights_count),
         ],
     )
 

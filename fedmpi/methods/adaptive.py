@@ -16,7 +16,7 @@ class MomentKeys:
 
     beta1: float = option(0.9, "fedadam, fedyogi: of the first moment", at_least=0, at_most=1)
     beta2: float = option(0.99, "fedadam, fedyogi: of the second moment", at_least=0, at_most=1)
-    tau: float = option(1e-3, "fedadam, fedyogi: added to the root", above=0)
+    tau: float = option(1e-3, "fedadam, fedyogi: added to the root; v starts at its square", above=0)
 
 
 @method("fedadam", MomentKeys)
@@ -26,8 +26,9 @@ class FedAdam(Method):
     default_server_lr = 0.1
 
     def initial_extras(self, num_params: int) -> Vectors:
-        """m = 0, v = 0."""
-        return {"first_moment": np.zeros(num_params), "second_moment": np.zeros(num_params)}
+        """m = 0, v = tau^2: Reddi et al. ask for v of at least tau^2."""
+        least = self.config.algorithm.tau**2
+        return {"first_moment": np.zeros(num_params), "second_moment": np.full(num_params, least)}
 
     def direction(self, state: ServerState, current: Round) -> tuple[np.ndarray, Vectors]:
         """m / (sqrt v + tau)."""

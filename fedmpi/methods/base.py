@@ -87,6 +87,7 @@ class Method:
     scratch: tuple[str, ...] = ()  # a vector each for every participant of a round, zero at its start
     broadcasts: tuple[str, ...] = ()  # `extras` that clients need; "server_<name>" in `local`
     client_sums: tuple[str, ...] = ()  # entries of `local` summed over participants, without weights
+    moves_without_participants = False  # whether x moves in a round in which nobody takes part
     steps_by_itself = False  # whether `step` replaces update -= gamma * gradient
     rate_on_device = False  # whether `step` takes any `Rate`; otherwise a GPU records it for each new gamma
     in_packs = True  # whether runs with this method may go on in lockstep with others of a sweep
@@ -147,14 +148,18 @@ class Method:
         return current.sums["weighted_sum"], {}
 
     def increment(self, state: ServerState, current: Round) -> tuple[np.ndarray, ServerState]:
-        """What round t adds to x, and the state after it; nothing at all if nobody took part."""
-        if len(current.clients) == 0:
+        """What round t adds to x, and the state after it; nothing at all where x does not move."""
+        if not self.moves(current):
             return zeros_like(state.global_params), state
         direction, changed = self.direction(state, current)
         added = direction if self.server_lr == 1 else self.server_lr * direction
         if self.momentum:
             added = changed["momentum"] = self.momentum * state.extras["momentum"] + added
         return added, replace(state, extras={**state.extras, **changed}) if changed else state
+
+    def moves(self, current: Round) -> bool:
+        """Whether a round moves x; otherwise x and u stay the very same vectors."""
+        return len(current.clients) > 0 or self.moves_without_participants
 
     def update(self, state: ServerState, added: np.ndarray) -> ServerState:
         """x_{t+1} = x_t + sum_n q_t^n Delta_t^n."""

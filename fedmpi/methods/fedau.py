@@ -22,7 +22,7 @@ class FedAUKeys:
     cutoff: int | None = option(None, "fedau: K, longest interval recorded; default: none", at_least=1)
 
 
-@method("fedau", FedAUKeys)
+@method("fedau", FedAUKeys, ignores_weights=True)
 class FedAU(Method):
     """FedAU: x <- x + eta (1/N) sum_n w_n Delta_n; K is `cutoff`, without it intervals are never cut."""
 

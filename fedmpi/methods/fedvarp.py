@@ -10,7 +10,7 @@ import numpy as np
 from fedmpi.methods.base import Local, Method, Round, ServerState, Vectors, method
 
 
-@method("fedvarp")
+@method("fedvarp", ignores_weights=True)
 class FedVarp(Method):
     """FedVARP: variance reduction by remembered updates; y_n is a client's latest one, zero at first."""
 

@@ -13,7 +13,7 @@ import numpy as np
 from fedmpi.methods.base import Local, Method, Rate, Round, ServerState, Vectors, add_scaled, method
 
 
-@method("focus")
+@method("focus", ignores_weights=True)
 class Focus(Method):
     """FOCUS: gradient tracking; h_n and the tracker Y are zero at first."""
 

@@ -2,7 +2,7 @@
 
 G_n = (y - x) / gamma of the round that client n last took part in; x <- x + gamma * mean over all N of G_n.
 The owners keep the table of G_n; only its change is summed, so keeping the mean up to date costs as much as
-a FedAvg round.
+a FedAvg round. x moves in every round, also in one in which nobody takes part.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class MifaKeys:
     warm_start: bool = option(True, "mifa: x waits until every client has taken part once")
 
 
-@method("mifa", MifaKeys)
+@method("mifa", MifaKeys, ignores_weights=True)
 class Mifa(Method):
     """MIFA: the latest update of every client counts in every round.
 
@@ -34,6 +34,7 @@ class Mifa(Method):
 
     tables = ("memory",)
     client_sums = ("change",)
+    moves_without_participants = True  # the authors' loop has no other case
 
     @property
     def warm_start(self) -> bool:
@@ -70,7 +71,7 @@ def _fedlaavg_conflicts(config: Config) -> Iterator[Finding]:
         )
 
 
-@method("fedlaavg", conflicts=_fedlaavg_conflicts)
+@method("fedlaavg", conflicts=_fedlaavg_conflicts, ignores_weights=True)
 class FedLaAvg(Mifa):
     """FedLaAvg (Yan et al., 2020): MIFA from zeros, on the K available clients absent for longest.
 

@@ -44,7 +44,7 @@ def _conflicts(config: Config) -> Iterator[Finding]:
         )
 
 
-@method("wait-minibatch", WaitKeys, conflicts=_conflicts)
+@method("wait-minibatch", WaitKeys, conflicts=_conflicts, ignores_weights=True, ignores_participants=True)
 class WaitMinibatch(Method):
     """Waits for everybody: all clients, on minibatches, in the last round of each cycle."""
 
@@ -64,7 +64,7 @@ class WaitMinibatch(Method):
         return np.arange(self.num_clients), np.full(self.num_clients, 1 / self.num_clients)
 
 
-@method("wait-full", WaitKeys, conflicts=_conflicts)
+@method("wait-full", WaitKeys, conflicts=_conflicts, ignores_weights=True, ignores_participants=True)
 class WaitFull(WaitMinibatch):
     """As wait-minibatch, with all of a client's data in each step."""
 

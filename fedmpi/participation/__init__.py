@@ -17,7 +17,7 @@ from fedmpi.config.registry import SELECTIONS, WEIGHTINGS
 from fedmpi.participation.availability import make_availability
 
 # They register themselves, in the order in which their names are listed.
-from fedmpi.participation import chance, markov, sinusoidal, traces  # isort: skip # noqa: F401
+from fedmpi.participation import chance, markov, sinusoidal, cyclic, traces  # isort: skip # noqa: F401
 from fedmpi.participation import selection, schedule, weighting  # isort: skip # noqa: F401
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ class SelectedParticipation:
         who = config.participation
         self._availability = make_availability(who, num_clients, config.run.seed, labels)
         self._selection = SELECTIONS[who.selection](who.clients_per_round, num_clients, config.run.seed)
-        self._weighting = WEIGHTINGS[who.weighting]
+        # A weighting that no one reads is not computed: it may not be defined here.
+        self._weighting = WEIGHTINGS[who.weighting if config.weights_count else "equal"]
         self._per_round = None if who.selection == "all" else who.clients_per_round
         self._num_clients = num_clients
         self._goes_forward_only = bool(self._selection.state())

@@ -35,7 +35,7 @@ class ProbabilityKeys:
     probability: float | list[float] | None = option(
         None,
         "chance that a client is available, one number or one per client: bernoulli; periodic, in its turn "
-        "(default 1); sinusoidal, mean of the day; markov, in the long run",
+        "(default 1); sinusoidal, mean of the day; markov, in the long run; cyclic, as share of the cycle",
         at_least=0,
         at_most=1,
     )

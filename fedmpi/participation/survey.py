@@ -87,8 +87,8 @@ def survey(participation: Participation, num_clients: int, rounds: int, window: 
     )
 
 
-def survey_lines(seen: Survey) -> list[str]:
-    """The survey as text."""
+def survey_lines(seen: Survey, *, weights_count: bool = True) -> list[str]:
+    """The survey as text; without the weights q where no one uses them."""
     people, rounds = seen.participants, len(seen.participants)
     sums = seen.weight_sums
     lines = [
@@ -98,9 +98,12 @@ def survey_lines(seen: Survey) -> list[str]:
         f"(mean {seen.available.mean():.1f})",
         f"               {np.count_nonzero(seen.times):,} of {seen.num_clients:,} clients seen, each "
         f"{seen.times.min()} to {seen.times.max()} times; longest absence {seen.longest_absence:,} rounds",
-        f"               sum of weights q in a round: {sums.min():.6g} to {sums.max():.6g}; "
-        f"rho {seen.rho:.4g} (largest root of the sum of q^2)",
     ]
+    if weights_count:
+        lines.append(
+            f"               sum of weights q in a round: {sums.min():.6g} to {sums.max():.6g}; "
+            f"rho {seen.rho:.4g} (largest root of the sum of q^2)"
+        )
     if len(seen.seen_shares):
         shares = 100 * seen.seen_shares
         lines.append(

@@ -37,7 +37,11 @@ class TraceKeys:
     )
 
 
-@availability("trace", TraceKeys, is_cheap=True)
+def _period(who: ParticipationConfig) -> int | None:
+    return getattr(who, "trace_period", None)
+
+
+@availability("trace", TraceKeys, is_cheap=True, cycle=_period)
 class Trace(Availability):
     """Available as given by the intervals in a file.
 

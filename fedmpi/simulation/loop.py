@@ -267,11 +267,11 @@ class Simulation:
 
         # Line 9: x_{t+1} = x_t + sum_n q_t^n Delta_t^n, or what another method makes of the round.
         added, state = method.increment(self.state, replace(current, sums=reduced.sums))
-        if len(clients):  # otherwise x and u stay the very same vectors
+        if method.moves(current):  # otherwise x and u stay the very same vectors
             state = method.update(state, added)
 
         # Line 10: u = u + sum_n q_t^n Delta_t^n.
-        if len(clients) and self.comm.is_root:
+        if method.moves(current) and self.comm.is_root:
             state = method.accumulate(state, added)
 
         # Lines 11-14: after P rounds x_{t+1} = x_{t+1} + (eta - 1) u, then t_0 = t + 1 and u = 0.

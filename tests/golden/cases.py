@@ -77,6 +77,8 @@ def small(config: Config) -> Config:
         settings["algorithm.batch_size"] = min(algorithm.batch_size, 5)
     if who.rounds_per_group:
         settings["participation.rounds_per_group"] = 2
+    if who.cycle_rounds:
+        settings["participation.cycle_rounds"] = 10
     if who.clients_per_round and data.dataset != "quadratic":
         settings["participation.clients_per_round"] = 3
     if algorithm.amplify_every > 1:
@@ -190,11 +192,14 @@ def _methods() -> Iterator[Case]:
 
 def _models() -> Iterator[Case]:
     """The convolutional models, by both engines, for few rounds of two clients."""
-    shapes = {"cnn-fashion": [1, 28, 28], "cnn-cifar": [3, 32, 32], "cnn-small": [3, 32, 32]}
+    shapes = {"cnn-fashion": [1, 28, 28]} | dict.fromkeys(
+        ("cnn-cifar", "cnn-small", "cnn-fedau"), (3, 32, 32)
+    )
     for model, shape in shapes.items():
         settings = {
-            "model.name": model, "data.shape": shape, "data.train_samples": 120, "data.test_samples": 24,
-            "data.num_clients": 6, "run.num_rounds": 4, "run.eval_every": 2, "data.partition": "iid",
+            "model.name": model, "data.shape": list(shape), "data.num_clients": 6,
+            "data.train_samples": 120, "data.test_samples": 24, "data.partition": "iid",
+            "run.num_rounds": 4, "run.eval_every": 2,
             "participation.clients_per_round": 2, "algorithm.local_steps": 2,
             "algorithm.amplify_every": 2, "warmup.num_rounds": 1,
         }  # fmt: skip

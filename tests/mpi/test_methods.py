@@ -385,6 +385,19 @@ def test_rates_follow_their_schedule(comm):
         assert_close(x[t + 1], np.mean(ends, axis=0), 1e-6)
 
 
+def test_schedules_of_fedau_and_fedawe():
+    """Halved every 1,000 rounds after round 10,000, ten times at most; and gamma / sqrt(t / 10 + 1)."""
+    text = QUADRATIC.format(
+        centers=[[0.0], [1.0]], initial=[0.0], participation="", algorithm="local_lr = 0.1\n{}"
+    )
+    delayed = 'lr_schedule = "step"\nlr_halve_every = 1000\nlr_halve_from = 10000\nlr_halve_times = 10'
+    fedau = validate.parse(text.replace("{}", delayed), "c.toml")
+    rates = [fedau.local_lr_at(t) for t in (0, 9_999, 10_000, 10_999, 11_000, 18_999, 19_000, 10**6)]
+    assert rates == [0.1, 0.1, 0.05, 0.05, 0.025, 0.1 / 2**9, 0.1 / 2**10, 0.1 / 2**10]
+    fedawe = validate.parse(text.replace("{}", 'lr_schedule = "inverse-root"'), "c.toml")
+    assert [fedawe.local_lr_at(t) for t in (0, 30, 80)] == pytest.approx([0.1, 0.05, 0.1 / 3])
+
+
 def test_schedules_count_from_the_end_of_the_warm_up():
     """constant, step and inverse: gamma of a few rounds by hand."""
     text = QUADRATIC.format(

@@ -1,7 +1,9 @@
 """Slow, independent twins of all methods, to compare the simulator with. Pure numpy, one process.
 
-Each reads like the pseudocode of its paper, keeps a dense table of what clients remember, and shares
-nothing with fedmpi/methods. `run` adds what is common to all: warm-up, server_lr, momentum, amplification.
+Each follows the original's pseudocode, whose lines it cites in our notation, or its authors' code; it keeps
+a dense table of what clients remember and shares nothing with fedmpi/methods, neither code nor a shortcut.
+What a round without participants does is for each twin to say. `run` adds what is common to all: warm-up,
+server_lr, momentum, amplification.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ def run(problem: Problem, kind: type[FedAvg], **options: float) -> list[np.ndarr
                 anchor, anchor_round = x, t + 1
         else:
             added = method.round(t, x, who)
-            if added is not None:  # nobody there: the model stays
+            if added is not None:  # None: this method skips the round
                 momentum = problem.momentum * momentum + problem.server_lr * added
                 x = x + momentum
             if t + 1 - anchor_round == problem.period:
@@ -64,7 +66,11 @@ def run(problem: Problem, kind: type[FedAvg], **options: float) -> list[np.ndarr
 
 
 class FedAvg:
-    """x <- x + sum_n q_n D_n."""
+    """Wang & Ji (2022), Algorithm 1.
+
+    Lines 5-6: y_{i+1} = y_i - gamma g_n(y_i), from y_0 = x_t. Line 7: D_n = y_I - x_t.
+    Line 9: x_{t+1} = x_t + sum_n q_n D_n, an empty sum if nobody takes part.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.p = problem
@@ -89,7 +95,10 @@ class FedAvg:
 
 
 class WaitMinibatch(FedAvg):
-    """Once in a cycle all N clients, plain average."""
+    """Wang & Ji (2022), experiments; in their main.py `node_subset` is everybody once the warm-up is over.
+
+    One update a cycle of the availability, for which the clock goes on by the whole cycle.
+    """
 
     full = False
 
@@ -112,21 +121,25 @@ class WaitMinibatch(FedAvg):
 
 
 class WaitFull(WaitMinibatch):
-    """The same, on all of a client's data."""
+    """The same with their `sample_full_batch`: each step on all of a client's data."""
 
     full = True
 
 
 class Mifa(FedAvg):
-    """G_n <- (x - y) / gamma; x <- x - gamma mean of all G_n."""
+    """Gu et al. (2021), Algorithm 1; FedLaAvg (Yan et al., 2020) is the same from zeros.
+
+    Those present: G_n <- (x_t - y_I) / gamma_t; all others keep G_n.
+    Then, in every round: x_{t+1} = x_t - gamma_t (1/N) sum over all n of G_n. The authors' `aggregate`
+    (fdu_no_wait.py) and FedLaAvg's `update` (server.py) ask for nobody to be present.
+    With a warm start (fdu.py) x waits until everybody has been there once.
+    """
 
     def __init__(self, problem: Problem, *, wait: bool) -> None:
         super().__init__(problem)
         self.table, self.wait, self.unseen = self.zeros.copy(), wait, set(range(self.n_all))
 
     def round(self, t, x, who):
-        if not who:
-            return None
         for n in who:
             y = x + self.local(t, n, x)
             self.table[n] = (x - y) / self.p.gamma(t)
@@ -137,7 +150,12 @@ class Mifa(FedAvg):
 
 
 class FedAU(FedAvg):
-    """x <- x + (1/N) sum w_n D_n, w_n the mean of the recorded intervals."""
+    """Wang & Ji (2024), Algorithm 2, and main.py: counters that go up in every round, lists of intervals.
+
+    Weight: 1 before the first interval, then the mean of the recorded ones. Those present record their
+    counter + 1 after they used the weight; a counter that reaches K is recorded and starts again.
+    x_{t+1} = x_t + eta (1/N) sum over those present of w_n D_n.
+    """
 
     def __init__(self, problem: Problem, cutoff: float = np.inf) -> None:
         super().__init__(problem)
@@ -160,7 +178,12 @@ class FedAU(FedAvg):
 
 
 class FedVarp(FedAvg):
-    """v = (1/S) sum (D_n - y_n) + mean of all y_n; y_n <- D_n."""
+    """Jhunjhunwala et al. (2022), Algorithm 1.
+
+    v = (1/S) sum over those present of (D_n - y_n) + (1/N) sum over all n of y_n, with the y_n of before;
+    x <- x + eta v; then y_n <- D_n for those present. The sum over nobody has no divisor: x stays, as in
+    FedAU's main.py.
+    """
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -176,39 +199,52 @@ class FedVarp(FedAvg):
 
 
 class Scaffold(FedAvg):
-    """y <- y - gamma (g - c_n + c); c_n <- mean raw gradient; c = mean of c_n."""
+    """Karimireddy et al. (2020), Algorithm 1 with Option II.
+
+    Client: y <- y - gamma (g_n(y) - c_n + c); at the end (ii) c_n+ = c_n - c + (x - y) / (I gamma).
+    Server: c <- c + (1/N) sum over those present of (c_n+ - c_n); x moves by the mean of y - x, here by q.
+    """
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
-        self.control = self.zeros.copy()
+        self.control, self.c = self.zeros.copy(), np.zeros(len(problem.x_0))
 
     def round(self, t, x, who):
         if not who:
             return None
-        c, added = self.control.mean(axis=0), np.zeros(len(x))
+        gamma, steps, before = self.p.gamma(t), self.p.local_steps, self.c
+        added, changes = np.zeros(len(x)), []
         for n in who:
-            y, met = x, []
-            for _ in range(self.p.local_steps):
-                met.append(self.p.sample(n, y))
-                y = y - self.p.gamma(t) * (met[-1] - self.control[n] + c)
+            y = x
+            for _ in range(steps):
+                y = y - gamma * (self.p.sample(n, y) - self.control[n] + before)
+            new = self.control[n] - before + (x - y) / (steps * gamma)
+            changes.append(new - self.control[n])
+            self.control[n] = new
             added = added + self.p.q[t, n] * (y - x)
-            self.met(n, met)
+        self.c = before + sum(changes) / self.n_all
         return added
 
-    def met(self, n: int, gradients: list[np.ndarray]) -> None:
-        """What becomes of the raw gradients."""
-        self.control[n] = np.mean(gradients, axis=0)
 
+class AmplifiedScaffold(FedAvg):
+    """Crawshaw & Liu (2024), Algorithm 1, and `Correction` in their util.py.
 
-class AmplifiedScaffold(Scaffold):
-    """Controls frozen inside a period; then c_n <- mean of all raw gradients of the period."""
+    Steps as SCAFFOLD's, with c_n and c of the period's start; every raw gradient of the period is kept
+    (`update`). When it ends (`reset`): c_n <- the mean of the client's, where it has any; c <- mean of c_n.
+    """
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
+        self.control = self.zeros.copy()
         self.of_period: dict[int, list[np.ndarray]] = {}
 
-    def met(self, n, gradients):
-        self.of_period.setdefault(n, []).extend(gradients)
+    def local(self, t, n, x):
+        y, c = x, self.control.mean(axis=0)
+        for _ in range(self.p.local_steps):
+            gradient = self.p.sample(n, y)
+            self.of_period.setdefault(n, []).append(gradient)
+            y = y - self.p.gamma(t) * (gradient - self.control[n] + c)
+        return y - x
 
     def interval_over(self):
         for n, gradients in self.of_period.items():
@@ -217,7 +253,7 @@ class AmplifiedScaffold(Scaffold):
 
 
 class FedProx(FedAvg):
-    """y <- y - gamma (g + mu (y - x))."""
+    """Li et al. (2020), Algorithm 2: steps on h(y) = F_n(y) + (mu/2) |y - x|^2, so g + mu (y - x)."""
 
     def __init__(self, problem: Problem, mu: float) -> None:
         super().__init__(problem)
@@ -231,12 +267,16 @@ class FedProx(FedAvg):
 
 
 class FedAdam(FedAvg):
-    """m / (sqrt v + tau)."""
+    """Reddi et al. (2021), Algorithm 2, without bias correction.
+
+    m <- b1 m + (1 - b1) d; FedAdam: v <- b2 v + (1 - b2) d^2; x <- x + eta m / (sqrt v + tau).
+    It begins with v of tau^2, the least that its line on initial values allows.
+    """
 
     def __init__(self, problem: Problem, b1: float, b2: float, tau: float) -> None:
         super().__init__(problem)
         self.b1, self.b2, self.tau = b1, b2, tau
-        self.m = self.v = np.zeros(len(problem.x_0))
+        self.m, self.v = np.zeros(len(problem.x_0)), np.full(len(problem.x_0), tau * tau)
 
     def round(self, t, x, who):
         d = super().round(t, x, who)
@@ -252,14 +292,18 @@ class FedAdam(FedAvg):
 
 
 class FedYogi(FedAdam):
-    """v <- v - (1 - b2) d^2 sign(v - d^2)."""
+    """The line for FedYogi there: v <- v - (1 - b2) d^2 sign(v - d^2)."""
 
     def next_v(self, d2):
         return self.v - (1 - self.b2) * d2 * np.sign(self.v - d2)
 
 
 class Focus(FedAvg):
-    """z sums g - h_n, h_n <- g; Y <- Y + sum of z_n; x <- x - gamma Y."""
+    """Ying et al. (2025), Algorithm 1, and FedASL's client.py and server.py.
+
+    Client, from w = x and z = 0: in each step but the first w <- w - gamma z; z <- z + g - h_n; h_n <- g.
+    Server: Y <- Y + sum over those present of z_n; x <- x - gamma Y.
+    """
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)

@@ -297,3 +297,48 @@ def test_a_million_clients_are_no_burden(who, expected):
     for t in range(20):
         assert len(participation.weights(t)[0]) == 10
         assert abs(len(participation.available(t)) - expected) < 5 * np.sqrt(expected)
+
+
+# --- Cyclic -------------------------------------------------------------------------------------------
+
+
+def fedau_cycle(switch: int, active: int, inactive: int, rounds: int) -> list[bool]:
+    """FedAU's WorkerSampler (its util.py): absent for `switch` rounds, then a state that flips."""
+    there, seen = False, []
+    for _ in range(rounds):
+        if switch == 0:
+            there = not there
+            switch = active if there else inactive
+        switch -= 1
+        seen.append(there)
+    return seen
+
+
+@pytest.mark.parametrize("cycle", [100, 7])
+def test_cyclic_is_that_of_fedau(cycle):
+    """Every client's rounds are those of the authors' counter, whatever its stretch, for three cycles."""
+    chances = np.linspace(0.02, 0.9, 60).tolist()
+    who = available_of(60, availability="cyclic", cycle_rounds=cycle, probability=chances)
+    seen = presence(who, 60, 3 * cycle)
+    for client, p in enumerate(chances):
+        active = max(1, int(np.round(cycle * p)))
+        first = int(np.flatnonzero(seen[:, client])[0])
+        assert seen[:, client].tolist() == fedau_cycle(first, active, cycle - active, 3 * cycle)
+        assert 0 <= first < cycle - active
+        assert who.probability(0, np.array([client]))[0] == active / cycle
+
+
+def test_phases_of_a_cycle_are_spread_evenly():
+    """The stretch begins in every round of the absence alike; everybody is there once in a cycle."""
+    who = available_of(20_000, availability="cyclic", cycle_rounds=10, probability=0.3)
+    matrix = presence(who, 20_000, 10)
+    begins = np.bincount(matrix.argmax(axis=0), minlength=7) / 20_000
+    assert is_close(begins, 1 / 7, 20_000)
+    assert (matrix.sum(axis=0) == 3).all()
+    assert (presence(who, 20_000, 10, first=990) == matrix).all()
+
+
+def test_extreme_shares_of_a_cycle():
+    """Certain clients are always there, impossible ones never, and a small chance is one round."""
+    who = available_of(3, availability="cyclic", cycle_rounds=10, probability=[1.0, 0.0, 0.001])
+    assert presence(who, 3, 20).sum(axis=0).tolist() == [20, 0, 2]

@@ -86,9 +86,13 @@ DATASETS = (
     '"fashion-mnist", "cifar-10", "fashion-mini", "synthetic", "quadratic", package.module:function, '
     "path of an .h5 file"
 )
-MODELS = '"cnn-fashion", "cnn-cifar", "cnn-small", "logistic", "mlp", "quadratic", package.module:function'
+MODELS = (
+    '"cnn-fashion", "cnn-cifar", "cnn-small", "cnn-fedau", "logistic", "mlp", "quadratic", '
+    "package.module:function"
+)
 PARTITIONS = (
-    '"iid", "majority-label", "dirichlet", "classes-per-client", "natural", package.module:function'
+    '"iid", "majority-label", "dirichlet", "dirichlet-per-client", "classes-per-client", "natural", '
+    "package.module:function"
 )
 SELECTIONS = '"all", "uniform", "permutation", "least-recent", "schedule"'
 

@@ -20,7 +20,7 @@ from fedmpi.models.losses import sample_losses
 
 CPU = torch.device("cpu")
 FASHION, CIFAR = (1, 28, 28), (3, 32, 32)
-CNNS = {"cnn-fashion": FASHION, "cnn-cifar": CIFAR}
+CNNS = {"cnn-fashion": FASHION, "cnn-cifar": CIFAR, "cnn-fedau": CIFAR}
 
 
 @pytest.fixture
@@ -46,7 +46,8 @@ def num_params(module: nn.Module) -> int:
     [
         ("cnn-fashion", FASHION, [], 228_586),
         ("cnn-cifar", CIFAR, [], 2_218_314),
-        ("cnn-small", CIFAR, [], 64 * 75 + 64 + 64 * 14 * 14 * 10 + 10),
+        ("cnn-small", CIFAR, [], 168_714),
+        ("cnn-fedau", CIFAR, [], 551_786),
         ("logistic", FASHION, [], 7850),
         ("mlp", FASHION, [], 784 * 200 + 200 + 200 * 10 + 10),
         ("mlp", (6,), ["model.hidden=[5,4]"], 6 * 5 + 5 + 5 * 4 + 4 + 4 * 10 + 10),
@@ -54,7 +55,7 @@ def num_params(module: nn.Module) -> int:
     ],
 )
 def test_number_of_parameters(config, name, shape, overrides, expected):
-    """The paper's CNNs have 228,586 and 2,218,314 parameters; dense models what their widths say."""
+    """The CNNs have as many parameters as those of their authors; dense models what their widths say."""
     assert num_params(build_model(config(name, *overrides), shape, 10)) == expected
 
 
@@ -66,7 +67,7 @@ def plain_cnn(parameters: list[torch.Tensor], images: torch.Tensor) -> torch.Ten
     convolutions, dense = parameters[:4], parameters[4:]
     x = images
     for weight, bias in zip(convolutions[::2], convolutions[1::2], strict=True):
-        x = functional.max_pool2d(functional.relu(functional.conv2d(x, weight, bias, padding=2)), 2)
+        x = functional.max_pool2d(functional.relu(functional.conv2d(x, weight, bias, padding="same")), 2)
     x = x.flatten(1)
     for i in range(0, len(dense), 2):
         x = functional.linear(x, dense[i], dense[i + 1])
@@ -122,7 +123,7 @@ def test_initialisation_of_hidden_layers(config, name):
     shape = CNNS.get(name, (64,))
     modules = [build_model(config(name, f"run.seed={seed}"), shape, 10) for seed in range(4)]
     hidden = [[m for m in module if isinstance(m, nn.Conv2d | nn.Linear)][:-1] for module in modules]
-    assert len(hidden[0]) == {"cnn-fashion": 3, "cnn-cifar": 4, "mlp": 1}[name]
+    assert len(hidden[0]) == {"cnn-fashion": 3, "cnn-cifar": 4, "cnn-fedau": 4, "mlp": 1}[name]
     for layers in zip(*hidden, strict=True):  # the same layer for four seeds
         weights = torch.cat([layer.weight.detach().ravel() for layer in layers])
         inputs = layers[0].weight[0].numel()
@@ -145,6 +146,18 @@ def test_initialisation_of_the_last_layer(config, name):
     assert 0.99 * bound < weights.abs().max() <= bound
     assert weights.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
     assert 0.8 * bound < biases.abs().max() <= bound
+
+
+def test_the_small_cnn_is_initialised_as_pytorch_does(config):
+    """Crawshaw & Liu's: both layers uniform within 1 / sqrt(inputs), biases too; padding 2."""
+    module = build_model(config("cnn-small"), CIFAR, 10)
+    convolution, dense = (m for m in module if isinstance(m, nn.Conv2d | nn.Linear))
+    for layer, inputs in ((convolution, 3 * 5 * 5), (dense, 64 * 16 * 16)):
+        bound = 1 / math.sqrt(inputs)
+        assert 0.99 * bound < layer.weight.abs().max() <= bound
+        assert layer.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
+        assert 0.5 * bound < layer.bias.abs().max() <= bound
+    assert convolution(torch.zeros(1, *CIFAR)).shape == (1, 64, 16, 16)
 
 
 @pytest.mark.parametrize("name", MODELS)

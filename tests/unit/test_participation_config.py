@@ -27,6 +27,8 @@ GOOD = {
     "long run": {"availability": "markov", "to_active": 0.05, "probability": SEVEN},
     "long run from labels": {"availability": "markov", "to_active": 0.05, "probability_from": "labels"},
     "day": DAY,
+    "cycle": {"availability": "cyclic", "probability": SEVEN, "cycle_rounds": 10},
+    "cycle from labels": {"availability": "cyclic", "probability_from": "labels", "cycle_rounds": 100},
     "day of half a round": DAY | {"rounds_per_day": 0.5, "phase_spread": 0.25},
     "groups": {"availability": "periodic", "num_groups": 2, "rounds_per_group": 2, "probability": 0.5},
     "known": {"availability": "bernoulli", "probability": 0.1, "weighting": "inverse-probability"},

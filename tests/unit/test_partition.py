@@ -249,6 +249,51 @@ def test_dirichlet_extremes():
     assert abs(huge - 50).max() <= 1
 
 
+def fedau_partition(mixes: np.ndarray, sizes: list[int]) -> np.ndarray:
+    """(clients, labels): FedAU's `partition` (its util.py) cuts each label client by client."""
+    dealt = np.zeros(mixes.shape, int)
+    for label, size in enumerate(sizes):
+        begin = 0
+        for client in range(len(mixes)):
+            end = round(size * sum(mixes[: client + 1, label]) / sum(mixes[:, label]))
+            dealt[client, label], begin = end - begin, end
+    return dealt
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 30.0])
+def test_dirichlet_per_client_is_that_of_fedau(alpha):
+    """From the same label mixes, clients get as many samples of each label as from the authors' loop."""
+    labels = np.random.default_rng(3).permutation(np.repeat(np.arange(10), np.arange(300, 1300, 100)))
+    mixes = rng.stream(1, "partition").dirichlet(np.full(10, alpha), size=40)
+    dealt = partition(labels, 40, "dirichlet-per-client", alpha=alpha, allow_empty=True)
+    expected = fedau_partition(mixes, np.bincount(labels).tolist())
+    assert (counts(dealt, labels) == expected).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_clients_with_their_own_mix_are_about_equal_in_size(seed):
+    """CIFAR-10's labels, 250 clients, alpha 0.1: 130 to 280 samples each, few labels each."""
+    labels = np.repeat(np.arange(10), 5000)
+    dealt = partition(labels, 250, "dirichlet-per-client", alpha=0.1, seed=seed)
+    assert 130 < dealt.sizes.min() < dealt.sizes.max() < 280
+    largest = counts(dealt, labels).max(axis=1) / dealt.sizes
+    # The largest share of Dirichlet(0.1) over ten labels has a mean of about 0.7.
+    assert 0.6 < largest.mean() < 0.8
+    by_label = partition(labels, 250, "dirichlet", alpha=0.1, seed=seed, allow_empty=True)
+    assert by_label.sizes.max() > 2.5 * dealt.sizes.max()
+
+
+def test_dirichlet_per_client_extremes():
+    """A tiny alpha gives each client one label, a huge one the same mix; a label nobody wants is split."""
+    labels = np.arange(5000) % 10
+    tiny = counts(partition(labels, 3, "dirichlet-per-client", alpha=1e-9), labels)
+    assert tiny.sum() == 5000
+    wanted = counts(partition(labels, 100, "dirichlet-per-client", alpha=1e-9), labels)
+    assert ((wanted > 0).sum(axis=1) == 1).all()
+    huge = counts(partition(labels, 10, "dirichlet-per-client", alpha=1e9), labels)
+    assert abs(huge - 50).max() <= 1
+
+
 @pytest.mark.parametrize(("num_clients", "k"), [(20, 2), (7, 3), (10, 1), (250, 2), (3, 10), (13, 9)])
 def test_classes_per_client(num_clients, k):
     """Every client has exactly k labels; the holders of a label share it evenly."""

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi.experiments.sweep.store import Store
+from fedmpi.participation.cycle import stored_cycle
+from fedmpi.results.settled import settled
 from fedmpi.storage.columns import DONE
-from fedmpi.storage.reader import load_table
+from fedmpi.storage.reader import load_table, read_attributes, read_config
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,11 @@ def _complete(groups: list[Group]) -> list[Group]:
     return [group for group in groups if len(group.values) == group.num_seeds]
 
 
-def collect(store: Store, metric: str, last: int = 1) -> list[Group]:
-    """All settings of a sweep with the metric of each finished run, averaged over its last evaluations."""
+def collect(store: Store, metric: str, last: int = 1, *, whole_cycles: bool = True) -> list[Group]:
+    """All settings of a sweep with the metric of each finished run, a mean over its last evaluations.
+
+    At least `last` of them, and whole cycles of a periodic availability.
+    """
     groups: dict[str, Group] = {}
     for entry in store.plan():
         key = repr((entry["method"], sorted(entry["settings"].items(), key=lambda item: item[0])))
@@ -77,10 +82,11 @@ def collect(store: Store, metric: str, last: int = 1) -> list[Group]:
         outcome = store.outcome(entry["name"])
         values = list(group.values)
         if outcome is not None and outcome.status == DONE:
-            evaluations = [
-                v for v in load_table(store.run_path(entry["name"]), "eval")[metric] if math.isfinite(v)
-            ]
-            values += [statistics.fmean(map(float, evaluations[-last:]))] if evaluations else []
+            path = store.run_path(entry["name"])
+            table = load_table(path, "eval")
+            cycle = stored_cycle(read_config(str(read_attributes(path)["config"]))) if whole_cycles else 1
+            reached = settled(table["round"], table[metric], cycle, last)
+            values += [reached] if math.isfinite(reached) else []
         paths = [*group.paths, store.run_path(entry["name"])]
         groups[key] = Group(group.method, group.settings, values, group.num_seeds + 1, paths)
     return list(groups.values())

@@ -7,12 +7,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fedmpi.errors import UserError
+from fedmpi.participation.cycle import phases_seen, stored_cycle
 from fedmpi.results.groups import Group, sort_key, value_label, value_text
 from fedmpi.results.plots.style import colours, dashes, tidy
+from fedmpi.results.settled import LAST, cadence, settled
 from fedmpi.storage.reader import Run
 from fedmpi.storage.runs import flat_config
 
 _WINDOW = 0.03  # of the points, as in the paper's figures
+_LONGEST_WINDOW = 0.1  # of the points, to average over whole cycles
 _PANELS = {
     "train_loss": "Training loss (nats per sample)",
     "train_accuracy": "Training accuracy (%)",
@@ -21,7 +24,6 @@ _PANELS = {
 _LOG_RATIO, _LOG_RATIO_OF_POINTS = 10, 3  # losses that differ this much are drawn on a log axis
 _DIVERGED = 1e12  # those that differ more are not
 _MOST_NAMES = 3  # of lines; more would cover each other
-_LAST = 5  # evaluations, at least, that give a run's final value: a single one may be its best by luck
 
 
 def draw_curves(groups: Sequence[Group], labels: Sequence[str] | None = None, extra: int = 0) -> object:
@@ -118,8 +120,9 @@ def _alike(groups: Sequence[Group], key: str) -> dict[str, list[int]]:
 
 
 def _settled(run: Run) -> float:
-    losses = run.eval.train_loss.dropna().to_numpy()
-    return float(losses[-max(_LAST, round(_WINDOW * len(losses))) :].mean()) if len(losses) else np.nan
+    rounds, losses = run.eval["round"].to_numpy(), run.eval.train_loss.to_numpy()
+    at_least = max(LAST, round(_WINDOW * np.isfinite(losses).sum()))
+    return settled(rounds, losses, stored_cycle(run.config), at_least)
 
 
 def _add_legend(figure: object, axis: object) -> None:
@@ -143,7 +146,7 @@ def _draw(
     (colour, dash), (rounds, values) = look, common_curve(group.runs, column)
     if column.endswith("accuracy"):
         values = 100 * values
-    window = max(1, round(_WINDOW * len(rounds)))
+    window = _points_to_average(rounds, stored_cycle(group.runs[0].config))
     mean, spread = moving_average(values, window), moving_spread(values, window)
     axis.fill_between(rounds, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
     axis.plot(rounds, mean, color=colour, linestyle=dash, label=label, linewidth=1.6)
@@ -152,6 +155,18 @@ def _draw(
         axis.axvline(end, color="grey", linestyle=":", linewidth=1)
     settled = slice(_settles(rounds, max(warmups, default=0)), None)
     return mean[settled], np.concatenate([(mean - spread)[settled], (mean + spread)[settled]])
+
+
+def _points_to_average(rounds: np.ndarray, cycle: int) -> int:
+    """3 % of the points, rounded to whole cycles where these are short beside the run.
+
+    >>> _points_to_average(np.arange(0, 2001, 9), 20), _points_to_average(np.arange(0, 2001, 20), 20)
+    (20, 3)
+    """
+    window, seen = round(_WINDOW * len(rounds)), phases_seen(cadence(rounds), cycle)
+    if seen <= _LONGEST_WINDOW * len(rounds):
+        window = max(1, round(window / seen)) * seen
+    return max(1, window)
 
 
 def _settles(rounds: np.ndarray, warmup: int) -> int:
@@ -217,6 +232,6 @@ def moving_spread(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def _windows(values: np.ndarray, window: int) -> Iterator[np.ndarray]:
-    half = window // 2
+    before, after = window // 2, (window + 1) // 2
     for i in range(values.shape[-1]):
-        yield values[..., max(i - half, 0) : i + half + 1]
+        yield values[..., max(i - before, 0) : i + after]

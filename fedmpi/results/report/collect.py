@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from fedmpi.participation.cycle import stored_cycle
 from fedmpi.results.groups import Group
+from fedmpi.results.settled import settled
 from fedmpi.storage.columns import BESIDE_PHASES, DIVERGED, IN_ALL, RUNNING, STOPPED
 from fedmpi.storage.reader import Run
 
@@ -23,7 +25,7 @@ METRICS = {
 MOST_POINTS = 1000  # of a curve; more would be finer than a screen
 _ROWS, _COLUMNS = 64, 240  # of the participation picture
 _MANY_RUNS = 30
-_TAIL = 0.03  # of the evaluations, as in the paper's moving averages
+_TAIL = 0.03  # of the evaluations, as in the paper's moving averages, and whole cycles
 
 
 def curve(run: Run) -> dict[str, list]:
@@ -52,15 +54,16 @@ def figures(run: Run) -> dict[str, float]:
     """Last, best and settled figures of a run, directly from its file."""
     result: dict[str, float] = {}
     for name in METRICS:
-        values = run.eval[name].to_numpy()
-        values = values[np.isfinite(values)]
+        everything = run.eval[name].to_numpy()
+        values = everything[np.isfinite(everything)]
         if len(values):
             best = values.max() if name.endswith("accuracy") else values.min()
-            tail = values[-max(1, round(_TAIL * len(values))) :]
+            at_least = max(1, round(_TAIL * len(values)))
+            rounds, cycle = run.eval["round"].to_numpy(), stored_cycle(run.config)
             result |= {
                 f"last {name}": float(values[-1]),
                 f"best {name}": float(best),
-                f"tail {name}": float(tail.mean()),
+                f"tail {name}": settled(rounds, everything, cycle, at_least),
             }
     result["rounds"] = float(len(run.train))
     if len(run.train):

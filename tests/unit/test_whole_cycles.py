@@ -1,0 +1,151 @@
+"""Figures of runs whose clients take turns are means over whole cycles, and evaluations see all phases."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedmpi.config import validate
+from fedmpi.experiments.notes import notes_on
+from fedmpi.experiments.reproduce import HERE, RECIPES
+from fedmpi.experiments.sweep.best import collect
+from fedmpi.experiments.sweep.points import load_sweep
+from fedmpi.experiments.sweep.store import Store, outcome_of
+from fedmpi.participation.cycle import cycle_of, phases_seen, sees_all, stored_cycle
+from fedmpi.results.groups import group_runs
+from fedmpi.results.plots.curves import _settled, draw_curves
+from fedmpi.results.report.collect import figures
+from fedmpi.results.settled import cadence, settled, window
+from fedmpi.storage.reader import load_run
+from tests.support.configs import SMALL
+from tests.support.run_files import INITIAL, add_rounds, create_run
+
+PERIODIC = ("participation.availability=periodic", "participation.num_groups=2",
+            "participation.rounds_per_group=4")  # fmt: skip
+
+
+def swinging(rounds: np.ndarray, cycle: int) -> np.ndarray:
+    """A loss of mean 0.5 over a cycle that swings by 0.1 within it."""
+    return 0.5 + 0.05 * np.sin(2 * np.pi * rounds / cycle + 1)
+
+
+@pytest.mark.parametrize(("every", "last"), [(9, 2000), (9, 1991), (7, 1500), (160, 32_000), (27, 2000)])
+def test_a_mean_over_whole_cycles(every, last):
+    """Wherever a run ends and however often it is evaluated, the swing within a cycle cancels."""
+    cycle = 50 if every == 160 else 20
+    rounds = np.unique([*range(0, last + 1, every), last])
+    assert settled(rounds, swinging(rounds, cycle), cycle) == pytest.approx(0.5, abs=1e-3)
+    assert abs(swinging(rounds, cycle)[-1] - 0.5) > 0.005
+
+
+def test_one_bad_value_and_none_at_all():
+    """Values that are not finite are left out; without any the answer is nan."""
+    rounds = np.arange(0, 50, 10)
+    assert settled(rounds, np.array([1, 1, np.nan, 3, 5.0]), at_least=3) == 3
+    assert math.isnan(settled(rounds, np.full(5, np.nan)))
+    assert math.isnan(settled(np.arange(0), np.arange(0.0)))
+
+
+def test_the_published_window():
+    """The periodic protocol's figures are means over the last 400 rounds, evaluated every 9."""
+    rounds = np.unique([*range(0, 2001, 9), 2000])
+    assert cadence(rounds) == 9
+    assert window(rounds, 20, RECIPES["periodic"].last) == 400
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_see_every_group(name):
+    """The rounds that a recipe's table averages hold every turn of the cycle equally often."""
+    recipe = RECIPES[name]
+    if not recipe.whole_cycles:
+        return
+    for sweep in recipe.sweeps:
+        config = load_sweep(HERE / f"{sweep}.toml")[0].config
+        run, turn = config.run, config.participation.rounds_per_group or 1
+        rounds = np.arange(0, run.num_rounds + 1, run.eval_every)
+        cycle = cycle_of(config.participation)
+        seen = rounds[rounds > rounds[-1] - window(rounds, cycle, recipe.last)]
+        phases = np.unique(seen % cycle)
+        turns = np.bincount(phases // turn, minlength=cycle // turn)
+        assert turns.min() == turns.max() > 0
+
+
+def test_suggested_cadences_see_all():
+    """Whatever the cycle, the suggestion sees all of its phases and is near what was asked for."""
+    for cycle in (1, 2, 3, 6, 10, 20, 30, 50, 210, 500):
+        for every in (1, 2, 3, 10, 20, 50, 100, 250, 500):
+            better = sees_all(every, cycle)
+            assert phases_seen(better, cycle) == cycle
+            assert better == 1 or every / 2 <= better <= 2 * every
+
+
+@pytest.mark.parametrize(
+    ("every", "train_every", "text"),
+    [
+        (8, None, "run.eval_every = 8: evaluations see 1 of the 8 rounds of the cycle"),
+        (6, None, "run.eval_every = 6: evaluations see 4 of the 8 rounds of the cycle"),
+        (9, 4, "run.eval_train_every = 4: evaluations see 2 of the 8 rounds"),
+        (9, None, ""),
+        (0, None, ""),
+    ],
+)
+def test_a_cadence_that_sees_few_phases_is_told(every, train_every, text):
+    """`check` and `run` name the key, how much it sees, and a value that sees all."""
+    overrides = [*PERIODIC, "run.num_rounds=100", f"run.eval_every={every}"]
+    overrides += [f"run.eval_train_every={train_every}"] if train_every else []
+    notes = notes_on(validate.parse(SMALL, "small.toml", overrides))
+    assert [text in note for note in notes] == ([True] if text else [])
+    for note in notes:
+        better = int(note.rpartition("; ")[2].split()[0])
+        assert phases_seen(better, 8) == 8
+
+
+def test_the_note_is_printed(fedmpi_cli, tmp_path):
+    """By `check` before and by `run` at its start."""
+    (tmp_path / "c.toml").write_text(SMALL)
+    words = [w for o in (*PERIODIC, "run.num_rounds=16", "run.eval_every=8") for w in ("--set", o)]
+    for command in (("check", "c.toml"), ("run", "c.toml", "--out", "r.h5")):
+        done = fedmpi_cli(*command, *words)
+        assert done.returncode == 0, done.stderr
+        assert "see 1 of the 8 rounds of the cycle" in done.stdout + done.stderr
+
+
+def swinging_run(path: Path, *overrides: str) -> Path:
+    """400 rounds with a cycle of 8, evaluated every 3: a loss that swings around 0.5."""
+    writer = create_run(path, *PERIODIC, "run.num_rounds=400", "run.eval_every=3", *overrides)
+    add_rounds(writer, 0, 400)
+    for t in [*range(0, 400, 3), 400]:
+        loss = float(swinging(np.array(t), 8))
+        writer.add("eval", t, loss, 0.5, loss, 0.5, 0.25 * t)
+    writer.flush(INITIAL, status="done")
+    return path
+
+
+def test_reports_and_plots_average_whole_cycles(tmp_path):
+    """The settled figure of a report is 0.5, and the plotted curve, a mean over cycles, hardly swings."""
+    run = load_run(swinging_run(tmp_path / "r.h5"))
+    assert stored_cycle(run.config) == 8
+    assert figures(run)["tail train_loss"] == pytest.approx(0.5, abs=2e-3)
+    line = draw_curves(group_runs([run])).axes[0].get_lines()[0]
+    middle = line.get_ydata()[8:-8]
+    assert len(middle) > 40
+    assert np.ptp(middle) < 0.005 < np.ptp(run.eval.train_loss)
+    assert _settled(run) == pytest.approx(0.5, abs=2e-3)
+
+
+def test_the_best_of_a_sweep_is_no_single_phase(tmp_path):
+    """`fedmpi sweep best` averages whole cycles though one evaluation was asked for."""
+    (tmp_path / "c.toml").write_text(SMALL)
+    (tmp_path / "s.toml").write_text('base = "c.toml"\nseeds = [1]\n')
+    points = load_sweep(tmp_path / "s.toml")
+    store = Store(tmp_path / "d")
+    store.create(points)
+    path = swinging_run(store.run_path(points[0].name))
+    store.note(points[0].name, outcome_of(path, points[0], "done"))
+    assert collect(store, "train_loss")[0].values == [pytest.approx(0.5, abs=2e-3)]
+    last = float(swinging(np.array(400), 8))
+    assert collect(store, "train_loss", whole_cycles=False)[0].values == [pytest.approx(last)]
+    assert abs(last - 0.5) > 0.01
