@@ -73,7 +73,8 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         flat = asdict(self) | {"decided": self.difference.is_decided, "better": self.better}
-        return {k: v for k, v in flat.items() if k != "difference"} | flat["difference"]
+        flat |= flat.pop("difference")
+        return flat | {"t": flat["t"] if math.isfinite(flat["t"]) else None}  # JSON has no infinity
 
     @property
     def better(self) -> str | None:
@@ -146,7 +147,7 @@ def _side(name: str, paths: Side, metric: str) -> dict[int, RunEnd]:
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     found: list[str | os.PathLike] = []
     for path in given:
-        matches = [] if Path(path).exists() else sorted(glob.glob(os.fspath(path), recursive=True))
+        matches = [] if Path(path).exists() else _matches(os.fspath(path))
         if not matches and glob.has_magic(os.fspath(path)):
             raise UserError(f"{name}: no file fits the pattern {os.fspath(path)}")
         found += matches or [path]
@@ -166,6 +167,15 @@ def _side(name: str, paths: Side, metric: str) -> dict[int, RunEnd]:
             "setting: name its files by a pattern"
         )
     return runs
+
+
+def _matches(pattern: str) -> list[str]:
+    """Result files and folders of them; `a*` fits a run's checkpoints too, which are left out."""
+    return [
+        name
+        for name in sorted(glob.glob(pattern, recursive=True))
+        if name.endswith(".h5") or any(Path(name).glob("*.h5"))
+    ]
 
 
 def _values_that_differ(runs: list[RunEnd]) -> list[str]:
@@ -212,7 +222,8 @@ def _left_out(sides: list[dict[int, RunEnd]], seeds: list[int]) -> list[str]:
 def _lines(found: Comparison) -> list[str]:
     d, (a, b) = found.difference, found.names
     digits = 4 if not found.metric.endswith("accuracy") else 5
-    cycles = f", {found.window // found.cycle:,} cycles of {found.cycle:,}" if found.cycle > 1 else ""
+    is_whole = found.cycle > 1 and found.window % found.cycle == 0
+    cycles = f", {found.window // found.cycle:,} x {found.cycle:,}, the cycle" if is_whole else ""
     counts = " and ".join(dict.fromkeys(f"{count:,}" for count in found.evaluations))
     low, high = d.interval
     lines = [

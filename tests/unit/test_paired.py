@@ -211,8 +211,12 @@ def test_folders_files_and_lists(fedmpi_cli, tmp_path):
     text = fedmpi_cli("compare", "a", "b").stdout
     assert "note: only A has seed 1: left out" in text
     assert "note: only B has seed 4: left out" in text
+    alike = json.loads(fedmpi_cli("compare", "a", "b", "--json").stdout, parse_constant=pytest.fail)
+    assert (alike["t"], alike["better"]) == (None, "A")
     files = [[tmp_path / side / f"{seed}.h5" for seed in (3, 2)] for side in "ab"]
     assert fedmpi.compare(*files).difference.seeds == [2, 3]
+    (tmp_path / "a" / "3.h5.checkpoint-100").write_bytes(b"none of our business")
+    assert fedmpi.compare(tmp_path / "a" / "*", tmp_path / "b*").difference.seeds == [2, 3]
     assert str(fedmpi.compare(*files)).splitlines()[3:] == text.splitlines()[3:-2]
 
 
