@@ -129,7 +129,10 @@ def _variance(
     if proposition == "4.6":
         q = _long_enough(participation, q, memory)
     window = max(1, q.num_rounds // WINDOWS)
-    return window_variance(q, window), _windows_text(window)
+    short = ""
+    if proposition == "4.6" and window * (1 - memory) < _MEMORY_IN_A_WINDOW / 2:
+        short = ", too short for this chain's memory: the true one is larger"
+    return window_variance(q, window), _windows_text(window) + short
 
 
 def _windows_text(window: int) -> str:

@@ -146,6 +146,8 @@ def test_windows_are_long_against_the_memory_of_a_chain():
     # Equal weights: by the delta method 1/(N p) (a_n - mean of a), of which the chain is the only part.
     predicted = theory.markov_long_run_variance(0.01, 0.01, 1 / 15) * (1 - 1 / 30)
     assert process.variance == pytest.approx(predicted, rel=0.25)
+    frozen, _ = process_of(30, **slow | {"to_active": 1e-5, "to_inactive": 1e-5}, rounds=600)
+    assert frozen.variance_from.endswith("too short for this chain's memory: the true one is larger")
     constant = np.tile([0.7, 0.2, 0.1], (160, 1))
     assert seen(Weights.dense(constant)).variance == pytest.approx(0, abs=1e-30)
 
