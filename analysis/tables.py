@@ -1,7 +1,8 @@
 """The tables of RESULTS.md, from the curves in results/: `python analysis/tables.py [NAME]...`.
 
 A run's figure is the mean of its last evaluations, at least as many as its recipe says and over whole
-cycles of the availability; a row is the mean over seeds and their standard deviation.
+cycles of the availability; a row is the mean over seeds and their standard deviation. Settings are compared
+seed by seed: `python analysis/tables.py paired`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,38 @@ from fedmpi.experiments.reproduce import HERE, RECIPES, Recipe
 from fedmpi.experiments.sweep.points import load_sweep
 from fedmpi.participation.cycle import cycle_of
 from fedmpi.results.groups import without_seed
+from fedmpi.results.paired import difference
 from fedmpi.results.settled import LAST, settled
 
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = {"train_loss": 1, "train_accuracy": 100, "test_accuracy": 100}  # and what they are multiplied by
+
+# What the page compares, A - B, by file. Runs of a seed share data, participation and warm-up.
+_WAIT, _PLAIN = "wait-minibatch_local_lr-0.03", "no-amplification_local_lr-3e-05"
+PAIRS = {
+    "methods": {
+        "amplified - wait-minibatch": ("amplified", "wait-minibatch"),
+        "amplified - no amplification": ("amplified", "no-amplification"),
+        "wait-minibatch - no amplification": ("wait-minibatch", "no-amplification"),
+        "wait-full - wait-minibatch": ("wait-full", "wait-minibatch"),
+    },
+    "rates": {
+        "at 3e-5: eta 10 - eta 1": ("amplified_local_lr-3e-05", "no-amplification_local_lr-3e-05"),
+        "at 1e-4: eta 10 - eta 1": ("amplified_local_lr-0.0001", "no-amplification_local_lr-0.0001"),
+        "eta 1: 1e-3 - 3e-4": ("no-amplification_local_lr-0.001", "no-amplification_local_lr-0.0003"),
+        "eta 1: 1e-3 - 1e-4": ("no-amplification_local_lr-0.001", "no-amplification_local_lr-0.0001"),
+    },
+    "intervals": {f"P {p} - P 50": (f"amplify_every-{p}", "amplify_every-50") for p in (1, 10, 30, 70, 90)},
+    "amplification": {
+        f"eta {eta} - eta 10": (f"amplification-{eta}", "amplification-10") for eta in (2, 5, 15, 20)
+    },
+    "regularized": {"permutation - uniform": ("permutation", "uniform")},
+    "logistic": {
+        "amplified - wait-minibatch": ("amplified_local_lr-3e-06", _WAIT),
+        "amplified - no amplification": ("amplified_local_lr-3e-06", _PLAIN),
+        "wait-minibatch - no amplification": (_WAIT, _PLAIN),
+    },
+}
 
 
 def reached(path: Path) -> pandas.DataFrame:
@@ -53,6 +82,22 @@ def rows(path: Path) -> list[str]:
     return lines
 
 
+def paired_rows(path: Path) -> list[str]:
+    """Markdown: A - B; mean with 95 % interval, p, seeds needed: of training loss, of test accuracy."""
+    runs, lines = reached(path), []
+    for label, (a, b) in PAIRS[path.stem].items():
+        cells = [label]
+        for metric, digits in (("train_loss", 4), ("test_accuracy", 2)):
+            values = COLUMNS[metric] * runs.pivot(index="seed", columns="name", values=metric)
+            found = difference(list(values.index), values[a], values[b])
+            low, high = found.interval
+            cells.append(f"{found.mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]")
+            needed = "> 10,000" if found.seeds_needed is None else f"{found.seeds_needed:,}"
+            cells += [f"p = {found.p:.2g}", needed]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
 def _text(values: pandas.Series, digits: int) -> str:
     spread = f" ± {values.std():.{digits}f}" if len(values) > 1 else ""
     return f"{values.mean():.{digits}f}{spread}"
@@ -60,6 +105,10 @@ def _text(values: pandas.Series, digits: int) -> str:
 
 def main(names: list[str]) -> None:
     """Print the tables."""
+    if names == ["paired"]:
+        for name in PAIRS:
+            print(f"\n{name}\n", *paired_rows(RESULTS / f"{name}.csv"), sep="\n")
+        return
     for path in sorted(RESULTS.glob("*.csv")):
         if not names or path.stem in names:
             print(f"\n{path.stem}\n", *rows(path), sep="\n")

@@ -6,6 +6,7 @@ Importing this package starts nothing: no MPI, no torch, no thread. Reading resu
 >>> run = fedmpi.load_run("RUN.h5")       # doctest: +SKIP
 >>> run.eval.plot("round", "train_loss")  # doctest: +SKIP
 >>> table = fedmpi.load_runs("DIR")       # doctest: +SKIP
+>>> print(fedmpi.compare("A", "B"))       # doctest: +SKIP
 
 Simulations from Python, in one process or under `mpirun -n R python script.py`:
 
@@ -21,10 +22,12 @@ from fedmpi.storage.runs import load_runs
 
 if TYPE_CHECKING:
     from fedmpi.experiments.api import advise, check, resume, run, sweep
+    from fedmpi.results.paired import compare
 
 __version__ = "0.2.0.dev0"
 __all__ = [
-    "Run", "__version__", "advise", "check", "is_root", "load_run", "load_runs", "resume", "run", "sweep",
+    "Run", "__version__", "advise", "check", "compare", "is_root", "load_run", "load_runs", "resume", "run",
+    "sweep",
 ]  # fmt: skip
 
 watch_for_old_names()
@@ -40,6 +43,10 @@ _SERVICES = ("advise", "check", "resume", "run", "sweep")
 
 def __getattr__(name: str) -> Any:
     """What starts simulations is loaded when it is first used."""
+    if name == "compare":
+        from fedmpi.results.paired import compare
+
+        return compare
     if name in _SERVICES:
         from fedmpi.experiments import api
 
@@ -48,4 +55,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(_SERVICES))
+    return sorted(set(globals()) | {"compare", *_SERVICES})

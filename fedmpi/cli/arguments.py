@@ -168,6 +168,18 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
     diff.add_argument("run", metavar="A.h5")
     diff.add_argument("other", metavar="B.h5")
 
+    compare = commands.add_parser(
+        "compare", help="two settings seed by seed: difference, interval, p value, seeds needed"
+    )
+    compare.add_argument("a", metavar="A", help="runs of a setting: a file, a folder, or a quoted pattern")
+    compare.add_argument("b", metavar="B", help="those of the other")
+    compare.add_argument("--metric", default="train_loss", help="such as train_loss or test_accuracy")
+    compare.add_argument(
+        "--window", type=_positive, metavar="R",
+        help="average the evaluations of the last R rounds (default: whole cycles, about a twentieth)",
+    )  # fmt: skip
+    compare.add_argument("--json", action="store_true", help="one JSON object instead of text")
+
     info = commands.add_parser("info", help="what a result file holds")
     info.add_argument("run", metavar="RUN.h5")
     info.add_argument("--all", action="store_true", help="print config keys without effect too")

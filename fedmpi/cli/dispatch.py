@@ -85,6 +85,10 @@ def _dispatch(args: argparse.Namespace) -> int:
         from fedmpi.cli.verify import diff
 
         return diff(args.run, args.other)
+    if args.command == "compare":
+        from fedmpi.cli.compare_runs import compare_runs
+
+        return compare_runs(args.a, args.b, args.metric, args.window, as_json=args.json)
     if args.command == "info":
         from fedmpi.cli.info import info
 

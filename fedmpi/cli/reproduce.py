@@ -12,8 +12,9 @@ from fedmpi.experiments.reproduce import HERE, RECIPES, Recipe
 from fedmpi.experiments.sweep.best import best_groups, best_lines, collect
 from fedmpi.experiments.sweep.packing import pack_size
 from fedmpi.experiments.sweep.points import Point, load_sweep
-from fedmpi.experiments.sweep.store import METRICS, Store
+from fedmpi.experiments.sweep.store import Store
 from fedmpi.simulation.stopping import StopRequest
+from fedmpi.storage.columns import METRICS
 from fedmpi.storage.output import write_output
 from fedmpi.storage.runs import load_runs
 

@@ -14,9 +14,9 @@ from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_FAILURE, EXIT_STOPPED, 
 from fedmpi.experiments.sweep.best import best_lines, collect
 from fedmpi.experiments.sweep.packing import notes_on_packs, pack_size, uses_gpu
 from fedmpi.experiments.sweep.points import Point, load_sweep
-from fedmpi.experiments.sweep.store import FAILED, METRICS, RUNNING, Store, listing
+from fedmpi.experiments.sweep.store import FAILED, RUNNING, Store, listing
 from fedmpi.simulation.stopping import StopRequest
-from fedmpi.storage.columns import DIVERGED
+from fedmpi.storage.columns import DIVERGED, METRICS
 
 if TYPE_CHECKING:
     from fedmpi.experiments.sweep.job import SweepOutcome

@@ -11,6 +11,7 @@ from fedmpi.errors import UserError
 from fedmpi.mpi import Comm
 from fedmpi.participation import Participation, make_participation
 from fedmpi.theory.advice import Adviser, Known, known_of_quadratic, look_ahead
+from fedmpi.theory.long_run import long_run
 
 if TYPE_CHECKING:
     from fedmpi.simulation.outcome import Listener
@@ -21,7 +22,8 @@ def adviser_of(config: Config, known: Known | None = None) -> Adviser:
     if known is None and config.data.dataset == "quadratic":
         known = known_of_quadratic(config)
     participation, num_clients = participation_of(config)
-    return Adviser(config, look_ahead(config, participation, num_clients), known)
+    q = look_ahead(config, participation, num_clients)
+    return Adviser(config, q, known, long_run(config, participation, q))
 
 
 def participation_of(config: Config) -> tuple[Participation, int]:

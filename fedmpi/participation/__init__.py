@@ -15,6 +15,7 @@ import numpy as np
 from fedmpi.config.keys import Config
 from fedmpi.config.registry import SELECTIONS, WEIGHTINGS
 from fedmpi.participation.availability import make_availability
+from fedmpi.participation.expectation import expected_weights
 
 # They register themselves, in the order in which their names are listed.
 from fedmpi.participation import chance, markov, sinusoidal, cyclic, traces  # isort: skip # noqa: F401
@@ -57,7 +58,8 @@ class SelectedParticipation:
         self._availability = make_availability(who, num_clients, config.run.seed, labels)
         self._selection = SELECTIONS[who.selection](who.clients_per_round, num_clients, config.run.seed)
         # A weighting that no one reads is not computed: it may not be defined here.
-        self._weighting = WEIGHTINGS[who.weighting if config.weights_count else "equal"]
+        self._weighting_name = who.weighting if config.weights_count else "equal"
+        self._weighting = WEIGHTINGS[self._weighting_name]
         self._per_round = None if who.selection == "all" else who.clients_per_round
         self._num_clients = num_clients
         self._goes_forward_only = bool(self._selection.state())
@@ -92,6 +94,22 @@ class SelectedParticipation:
         if self._per_round is None:
             return chances
         return chances * min(1, self._per_round / max(len(self.available(t)), 1))
+
+    def expected(self, t: int) -> np.ndarray | None:
+        """E q_t^n of all clients, where it is known (expectation.py)."""
+        try:
+            chances = self._availability.probability(t, np.arange(self._num_clients))
+        except NotImplementedError:
+            return None
+        return expected_weights(chances, self._weighting_name, self._per_round)
+
+    def availability_chances(self, t: int, clients: np.ndarray) -> np.ndarray:
+        """The probability that these clients are available in round t, where it is known."""
+        return self._availability.probability(t, clients)
+
+    def correlation(self) -> np.ndarray | float | None:
+        """Of rounds, as the availability has it; None if the selection itself remembers."""
+        return None if self._goes_forward_only else self._availability.correlation()
 
     def state(self) -> dict[str, np.ndarray]:
         """The selection's, and the availability's under names with a prefix."""

@@ -37,6 +37,13 @@ class Availability:
         """The chance that each of these clients is available in round t, where it is known."""
         raise NotImplementedError
 
+    def correlation(self) -> np.ndarray | float | None:
+        """How much of a client's state is left in the next round; 0 where rounds are independent.
+
+        One number, or one for each client, of chains that forget at this rate; None for anything else.
+        """
+        return None
+
     def state(self) -> dict[str, np.ndarray]:
         """What a checkpoint must hold to continue quickly; by default nothing."""
         return {}
@@ -79,6 +86,10 @@ class Always(Availability):
     def probability(self, t: int, clients: np.ndarray) -> np.ndarray:
         """Certainty."""
         return np.ones(len(clients))
+
+    def correlation(self) -> float:
+        """Nothing to remember."""
+        return 0.0
 
 
 class UserFunction(Availability):

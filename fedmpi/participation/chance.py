@@ -51,6 +51,10 @@ class Drawn(Availability):
                 self._available = now
         return self._available
 
+    def correlation(self) -> float:
+        """Each round is drawn anew."""
+        return 0.0
+
     def _draw(self, t: int, draws: np.random.Generator) -> np.ndarray:
         raise NotImplementedError
 

@@ -135,6 +135,10 @@ class Markov(Availability):
         """The stationary probability, which holds in each round."""
         return self._stationary[clients]
 
+    def correlation(self) -> np.ndarray:
+        """1 - to_active - to_inactive, the second eigenvalue of each chain."""
+        return 1 - self._to_active - self._to_inactive
+
     def state(self) -> dict[str, np.ndarray]:
         """Who is active, and in which round."""
         if self._round is None:

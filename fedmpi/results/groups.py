@@ -70,7 +70,12 @@ def sort_key(value: Any) -> tuple:
 
 def differing_keys(runs: Sequence[Run]) -> list[str]:
     """Config keys whose values differ between runs, without seeds, names and ways to run."""
-    flat = [flat_config(run.config) for run in runs]
+    return differing_keys_of([run.config for run in runs])
+
+
+def differing_keys_of(configs: Sequence[dict[str, Any]]) -> list[str]:
+    """The same of configs as files hold them."""
+    flat = [flat_config(config) for config in configs]
     keys = [key for key in dict.fromkeys(key for f in flat for key in f) if key not in _BESIDE]
     return [key for key in keys if len({repr(f.get(key)) for f in flat}) > 1]
 

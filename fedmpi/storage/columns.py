@@ -37,6 +37,7 @@ _METRICS = (
     Column("test_loss", "f8", "nats", "mean loss per sample over the test set"),
     Column("test_accuracy", "f8", "1", "share of the test set classified correctly"),
 )
+METRICS = tuple(column.name for column in _METRICS)
 
 # Group -> columns. The first column is the table's dimension scale.
 TABLES: dict[str, tuple[Column, ...]] = {

@@ -16,6 +16,8 @@ import numpy as np
 from fedmpi import theory
 from fedmpi.config import AVAILABILITIES, Config
 from fedmpi.participation import Participation
+from fedmpi.theory.chance_report import bias_report, proposition_report
+from fedmpi.theory.long_run import LongRun, cycle_of, seen
 
 _MOST_WEIGHTS = 25 * 10**5
 _MOST_VISITS = 2 * 10**8  # clients times rounds, where each round involves all clients
@@ -63,9 +65,7 @@ def look_ahead(config: Config, participation: Participation, num_clients: int) -
             count += len(clients)
         if count > _MOST_WEIGHTS and len(examined) > 1:
             break
-    rounds = np.repeat(np.arange(len(examined)), [len(clients) for clients, _ in examined])
-    clients, weights = (np.concatenate(parts) for parts in zip(*examined, strict=True))
-    return theory.Weights(rounds, clients, weights, len(examined), num_clients)
+    return theory.Weights.of_rounds(examined, num_clients)
 
 
 def _rounds_to_see(config: Config, num_clients: int) -> int:
@@ -82,9 +82,12 @@ def _rounds_to_see(config: Config, num_clients: int) -> int:
 class Adviser:
     """Answers about one config."""
 
-    def __init__(self, config: Config, q: theory.Weights, known: Known | None) -> None:
+    def __init__(
+        self, config: Config, q: theory.Weights, known: Known | None, process: LongRun | None = None
+    ) -> None:
         options = config.algorithm
         self.config, self.q, self.known = config, q, known
+        self.process = process or seen(q)
         self.rates = theory.Rates(
             options.local_lr, options.amplification, options.amplify_every, options.local_steps,
             max(config.run.num_rounds - config.warmup_rounds, 1),
@@ -92,17 +95,31 @@ class Adviser:
         self.rho = theory.rho(q)
         self.regularized = theory.regularized_interval(q)
         self.curve = list(self._curve())
-        self._longest_window = max(1, q.num_rounds // 8)
-        self.upsilon2 = theory.sampled_long_run_variance(q, min(self._longest_window, 64))
+        self.upsilon2 = self.process.variance
         self.divergence = None
         if known and known.deviations is not None:
             self.divergence = theory.divergence(q, known.deviations)
 
     def _curve(self) -> Iterator[tuple[int, float, float]]:
         """(P, worst, mean) of delta^2(P)/d^2 over intervals, from weights alone."""
-        for period in theory.interval_grid(self.q.num_rounds, self.rates.amplify_every, self.regularized):
+        cycle = cycle_of(self.config)
+        for period in theory.interval_grid(
+            self.q.num_rounds, self.rates.amplify_every, self.regularized, cycle
+        ):
             factors = theory.delta2_factors(self.q, period)
             yield period, float(factors.max()), float(factors.mean())
+
+    @property
+    def is_biased(self) -> bool:
+        """Clients have other mean weights in the long run, and no P helps. Never where some P is even."""
+        return self.process.is_biased and not self.regularized
+
+    @property
+    def nearly_regularized(self) -> tuple[int, float] | None:
+        """The least P seen with delta^2(P) small in all intervals, where that is not by chance."""
+        if self.regularized or self.is_biased or self.process.proposition:
+            return None
+        return next(((period, worst) for period, worst, _ in self.curve if worst <= _SMALL), None)
 
     def delta2(self, period: int) -> float:
         """delta^2(P), exact for the known gradients or bounded by d^2; P is at most the rounds examined."""
@@ -132,16 +149,18 @@ class Adviser:
             return None
         return theory.bound_terms(rates, self.constants(rates.amplify_every))
 
-    def suggested(self) -> tuple[theory.Rates | None, int, str]:
-        """(rates where constants are known, P, the corollary that gives them)."""
+    def suggested(self) -> tuple[theory.Rates | None, int | None, str]:
+        """(rates where constants are known, P, the corollary that gives them); no P if none would help."""
         steps, rounds = self.rates.local_steps, self.rates.num_rounds
+        if self.is_biased:
+            return None, None, "none: participation is biased, which no P removes"
         if self.regularized and self.regularized <= rounds / 2:
             period, name = self.regularized, "3.2 (with 4.3: regularized participation)"
             rates = self.known and theory.rates_3_2(self.constants(period), period, steps, rounds)
             return rates, period, name
         period = theory.stochastic_interval(self.upsilon2, self.q.num_clients, steps, rounds)
-        if period <= rounds / 2:
-            name = "3.3 (with 4.8: stochastic participation)"
+        if self.process.proposition and period <= rounds / 2:
+            name = f"3.3 (with 4.8: stochastic participation, Proposition {self.process.proposition})"
             if self.known is None:
                 return None, period, name
             of = self.constants(period)
@@ -184,6 +203,10 @@ class Adviser:
             "bound_suggested": rates and self.bound(replace(rates, amplify_every=period)),
             "delta2_mean": [[p, mean] for p, _, mean in self.curve],
             "upsilon2": self.upsilon2,
+            "upsilon2_from": self.process.variance_from,
+            "bias": bias_report(self),
+            "nearly_regularized": self.nearly_regularized,
+            "proposition": proposition_report(self),
             "longest_absence": self.q.longest_absence(),
             "rounds_seen": self.q.num_rounds,
             "constants": known,

@@ -45,12 +45,29 @@ def expected_delta2(variance: float, num_clients: int, period: int, d2: float = 
 
 
 def chebyshev_delta2(
-    variance: float, num_clients: int, period: int, failure: float, d2: float = 1.0
+    variance: float, num_clients: int, period: int, failure: float, d2: float = 1.0, *, intervals: int = 1
 ) -> float:
-    """N^2 d^2 upsilon-hat^2 / (c P): with probability 1 - c, equation (16), Proposition 4.6."""
-    return expected_delta2(variance, num_clients, period, d2) / failure
+    """N^2 d^2 upsilon-hat^2 / (c P): with probability 1 - c, equation (16), Proposition 4.6.
+
+    (16) is stated for one client, and holds for the sum over clients of (15) as well, by Markov's
+    inequality. For all of several intervals at once c is shared among them.
+    """
+    return expected_delta2(variance, num_clients, period, d2) * intervals / failure
 
 
-def hoeffding_delta2(num_clients: int, period: int, failure: float, d2: float = 1.0) -> float:
-    """N^2 d^2 ln(2/c) / (2 P): with probability 1 - c, equation (17), Proposition 4.7, independent t."""
-    return num_clients**2 * d2 * math.log(2 / failure) / (2 * period)
+def hoeffding_delta2(
+    num_clients: int,
+    period: int,
+    failure: float,
+    d2: float = 1.0,
+    *,
+    events: int = 1,
+    largest: float = 1.0,
+) -> float:
+    """N^2 d^2 ln(2/c) / (2 P): with probability 1 - c, equation (17), Proposition 4.7, independent t.
+
+    (17) holds for each client with probability 1 - c, and for weights up to 1. The sum over clients of (15)
+    needs it for all N at once, and the theorem for all T/P intervals: a union bound, ln(2 events / c) with
+    N or N T/P `events`. Weights up to `largest` stretch it by the square of that.
+    """
+    return num_clients**2 * d2 * largest**2 * math.log(2 * events / failure) / (2 * period)

@@ -6,6 +6,7 @@ million clients are no problem.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,6 +28,13 @@ class Weights:
         """From a matrix (rounds, clients)."""
         rounds, clients = np.nonzero(q)
         return cls(rounds, clients, np.asarray(q, float)[rounds, clients], *q.shape)
+
+    @classmethod
+    def of_rounds(cls, found: Sequence[tuple[np.ndarray, np.ndarray]], num_clients: int) -> Weights:
+        """From (clients, weights) of each round, as a participation answers."""
+        rounds = np.repeat(np.arange(len(found)), [len(clients) for clients, _ in found])
+        clients, weights = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return cls(rounds, clients, weights, len(found), num_clients)
 
     @cached_property
     def by_client(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

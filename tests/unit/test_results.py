@@ -13,6 +13,11 @@ from tests.support.configs import ROOT
 
 RESULTS = ROOT / "analysis" / "results"
 FIGURE = re.compile(r"\d+\.\d+ ± \d+\.\d+")
+P_VALUE = re.compile(r"p = ([\d.]+\d)")
+# A difference with its p: "0.0373 in loss (p = 0.031)", "0.95 points of test accuracy (p = 0.19)".
+WITH_P = re.compile(
+    r"(\d+\.\d+)(?: in loss| in the mean| points)?(?: of test accuracy)?(?: \(|, )p = ([\d.]+\d)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +50,68 @@ def test_published_figures_come_from_published_curves(tables, page):
     stated = set(FIGURE.findall((ROOT / page).read_text()))
     assert stated
     assert stated <= made, f"in {page}, but from no curve: {sorted(stated - made)}"
+
+
+@pytest.fixture(scope="module")
+def paired(tables):
+    """The rows of paired differences, made from the curves."""
+    return [row for name in tables.PAIRS for row in tables.paired_rows(RESULTS / f"{name}.csv")]
+
+
+def test_paired_rows_by_hand(tables, tmp_path, monkeypatch):
+    """A - B within seeds: mean, interval, p and seeds needed, of loss and of accuracy in points."""
+    losses = {"a": (1.0, 2.0, 3.0), "b": (1.1, 2.1, 3.4)}
+    curves = [
+        {"name": f"{name}_seed-{seed}", "seed": seed, "round": t, "train_loss": loss,
+         "train_accuracy": 0.5, "test_accuracy": loss / 10}
+        for name, values in losses.items() for seed, loss in enumerate(values) for t in range(5)
+    ]  # fmt: skip
+    pandas.DataFrame(curves).to_csv(tmp_path / "c.csv", index=False)
+    monkeypatch.setitem(tables.PAIRS, "c", {"a - b": ("a", "b")})
+    # Differences -0.1, -0.1, -0.4: mean -0.2, standard deviation 0.1732, t = -2, half of 4.3027 * 0.2.
+    (row,) = tables.paired_rows(tmp_path / "c.csv")
+    assert row == (
+        "| a - b | -0.2000 [-0.6303, +0.2303] | p = 0.18 | 10 | -2.00 [-6.30, +2.30] | p = 0.18 | 10 |"
+    )
+
+
+def test_paired_tables_come_from_published_curves(paired):
+    """The page has every row that tables.py makes, and no other with a p value."""
+    lines = (ROOT / "analysis" / "RESULTS.md").read_text().splitlines()
+    stated = [line for line in lines if re.search(r"\] \| p = ", line)]
+    assert len(paired) > 20
+    assert stated == paired
+
+
+@pytest.mark.parametrize("page", ["README.md", "analysis/RESULTS.md"])
+def test_p_values_come_from_published_curves(paired, page):
+    """Each p of a page is of one of its comparisons, and differences beside it are too."""
+    made = {p for row in paired for p in P_VALUE.findall(row)}
+    differences = {
+        (number, p)
+        for row in paired
+        for number, p in re.findall(r"[+-](\d+\.\d+) \[[^]]*\] \| p = ([\d.]+\d)", row)
+    }
+    text = (ROOT / page).read_text().replace("\n", " ")
+    assert set(P_VALUE.findall(text)) <= made
+    pairs = {(number, p) for number, p in WITH_P.findall(text)}
+    spreads = {figure.split(" ± ")[1] for figure in FIGURE.findall(text)}
+    unknown = {pair for pair in pairs if pair not in differences and pair[0] not in spreads}
+    assert not unknown
+    assert page == "README.md" or len(pairs) > 20
+
+
+def test_verdicts_follow_the_p_values(tables):
+    """The claim that three seeds do not decide is not said to agree, on either page."""
+    amplified = tables.paired_rows(RESULTS / "methods.csv")[0]
+    assert float(P_VALUE.search(amplified)[1]) > 0.05
+    for page in ("README.md", "analysis/RESULTS.md"):
+        (row,) = [
+            line for line in (ROOT / page).read_text().splitlines()
+            if line.startswith("| Amplified FedAvg beats waiting")
+        ]  # fmt: skip
+        assert "not decided" in row.split("|")[-2]
+        assert "agrees" not in row.split("|")[-2]
 
 
 def test_what_is_published_can_be_made_again():

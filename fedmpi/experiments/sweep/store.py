@@ -23,12 +23,11 @@ from fedmpi.errors import OutputError, UserError
 from fedmpi.errors.wording import option
 from fedmpi.experiments.sweep.claims import is_held
 from fedmpi.experiments.sweep.points import Point, different_keys
-from fedmpi.storage.columns import DIVERGED, DONE, STOPPED
+from fedmpi.storage.columns import DIVERGED, DONE, METRICS, STOPPED
 from fedmpi.storage.files import write_contended
 from fedmpi.storage.reader import load_table, peek, read_attributes
 
 FAILED, RUNNING, WAITING = "failed", "running", "waiting"
-METRICS = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,12 @@ def _draw_curve(axis: object, adviser: Adviser, report: dict[str, Any]) -> None:
         )  # fmt: skip
     own, wanted = adviser.rates.amplify_every, report["suggested"]["amplify_every"]
     axis.axvline(own, color="grey", linestyle=":", linewidth=1.2, label=f"this config, P = {own:,}")
-    if wanted != own:
+    if report["bias"]["is_biased"]:
+        axis.axhline(
+            report["bias"]["floor"], color="#D55E00", linestyle="-.", linewidth=1.2,
+            label="biased: no P goes below", zorder=0,
+        )  # fmt: skip
+    elif wanted != own:
         axis.axvline(wanted, color="black", linestyle="--", linewidth=1, label=f"suggested, P = {wanted:,}")
     axis.set_xscale("log")
     axis.set_yscale("log")
@@ -74,6 +79,7 @@ def _draw_curve(axis: object, adviser: Adviser, report: dict[str, Any]) -> None:
 
 def _draw_bars(axis: object, report: dict[str, Any]) -> None:
     bars = [("this config", report["bound"]), ("suggested", report["bound_suggested"])]
+    bars = [(label, terms) for label, terms in bars if terms]
     bottom = np.zeros(len(bars))
     shares = np.array([[terms[term] / terms["total"] for _, terms in bars] for term in _COLOURS])
     for (term, colour), heights in zip(_COLOURS.items(), 100 * shares, strict=True):
