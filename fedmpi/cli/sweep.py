@@ -29,7 +29,7 @@ def sweep(args: argparse.Namespace) -> int:
             print(listing(Store(args.out), _choose(load_sweep(args.sweep), args.index)))
         return EXIT_DONE
     stop, pack = StopRequest().listen(), pack_size(args.pack)
-    with mpi.session() as world:
+    with mpi.session(simulates=not args.dry_run) as world:
         points = world.on_root(lambda: _choose(load_sweep(args.sweep), args.index))
         width = args.ranks_per_run or (1 if args.index is None else world.size)
         if width > world.size:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from fedmpi.experiments.job_script import Request, job_script
+from fedmpi.experiments.job_request import Request
+from fedmpi.experiments.job_script import job_script
 from tests.support.configs import ROOT
 
 HERE = ROOT / "tests" / "slurm"

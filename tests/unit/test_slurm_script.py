@@ -8,23 +8,23 @@ from dataclasses import replace
 
 import pytest
 
-from fedmpi.experiments.job_script import Request, job_script, minutes, warnings
+from fedmpi.experiments.job_request import Request, minutes, warnings
+from fedmpi.experiments.job_script import job_script
 from tests.support.commands import in_process
 from tests.support.configs import ROOT
 
 REQUEST = Request("configs/my config.toml", "out dir/r.h5", "4:00:00", nodes=2, ranks_per_node=4)
 FASHION, SWEEP = "configs/fashion-amplified.toml", "configs/fashion-sweep.toml"
 SHIPPED = {
-    "run-one-node.sh": f"{FASHION} --out fashion.h5 --gpus-per-node 4 --time 12:00:00 --memory-mb 4000",
+    "run-one-node.sh": f"{FASHION} --out fashion.h5 --gpus-per-node 4 --time 12:00:00",
     "run-nodes.sh": f"{FASHION} --out fashion.h5 --nodes 2 --ranks-per-node 16 --time 12:00:00 "
     "--launcher mpirun",
     "run-chain.sh": f"{FASHION} --out fashion.h5 --ranks-per-node 32 --time 1:00:00 --retries 100",
-    "sweep-array.sh": f"{SWEEP} --out sweep --array --at-a-time 8 --gpus-per-node 1 --time 12:00:00 "
-    "--memory-mb 4000",
+    "sweep-array.sh": f"{SWEEP} --out sweep --array --at-a-time 8 --gpus-per-node 1 --time 12:00:00",
     "sweep-mpi.sh": f"{SWEEP} --out sweep --nodes 4 --ranks-per-node 32 --ranks-per-run 8 --time 12:00:00",
     **{
         f"paper-{data}.sh": f"configs/paper/{data}-sweep.toml --out paper-{data} --nodes 2 "
-        "--gpus-per-node 4 --time 12:00:00 --memory-mb 6000 --retries 100"
+        "--gpus-per-node 4 --time 12:00:00 --retries 100"
         for data in ("fashion", "cifar")
     },
 }
