@@ -10,6 +10,7 @@ import numpy as np
 
 from fedmpi.config.effects import unused_keys
 from fedmpi.mpi import placement
+from fedmpi.mpi.launcher import login_node_note
 from fedmpi.results.text import bytes_text, duration
 from fedmpi.storage.columns import DEVICE_MEMORY, EVALUATION, IDLE, IN_ALL, MEMORY, PHASES, THEORY
 from fedmpi.storage.reader import load_run
@@ -43,7 +44,7 @@ def banner(simulation: Simulation, attributes: dict[str, Any]) -> str:
         lines.append(f"           {simulation.speed_up}")
     if simulation.completed:
         lines.append(f"  from     round {simulation.completed:,} of {config.run.num_rounds:,}")
-    notes = unused_keys(config) + placement.notes(places)
+    notes = unused_keys(config) + placement.notes(places) + list(filter(None, [login_node_note()]))
     return "\n".join(lines + [f"  note     {note}" for note in notes])
 
 
