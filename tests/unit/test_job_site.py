@@ -10,6 +10,7 @@ import pytest
 from fedmpi.errors import ConfigError
 from fedmpi.experiments import job_site
 from fedmpi.experiments.job_site import load_site, parse_site
+from tests.support.configs import ROOT
 
 _FEW = "fedmpi: warning: 8 ranks for 7 clients: some ranks will own no client\n"
 SHIPPED = sorted(path.stem for path in (Path(job_site.__file__).parent / "sites").glob("*.toml"))
@@ -83,6 +84,16 @@ def test_a_profile_of_ones_own(slurm, tmp_path):
         assert line in done.stdout.splitlines()
     assert "--ntasks-per-node=3 " in done.stdout
     assert "B:USR1@200" in done.stdout
+
+
+def test_the_profile_in_the_readme():
+    """What jobs/README.md shows as a profile is one, and it names every key."""
+    page = (ROOT / "jobs" / "README.md").read_text()
+    (block,) = page.split("```toml\n")[1:]
+    example, rest = block.split("```")[:2]
+    assert parse_site(example, "README.md").settings["ranks_per_node"] == 4
+    assert [key for key in job_site._KEYS if key not in block.split("## ")[0]] == []
+    assert rest.startswith("\n\nFurther keys")
 
 
 def test_the_problems_of_a_profile_are_one_report():
