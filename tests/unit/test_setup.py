@@ -28,7 +28,8 @@ case "$*" in
 esac
 """
 PROGRAMS = {
-    "srun": "echo 'MPI plugin types are...'; echo pmix",
+    "srun": 'echo "srun $*" >>"$CALLS"; echo \'MPI plugin types are...\'; echo pmix',
+    "fedmpi": "exit 0",
     "unset srun": "echo 'srun: fatal: Could not establish a configuration source' >&2; exit 1",
     "mpirun": "exit 0",
     "mpicc": "exit 0",
@@ -50,14 +51,16 @@ class Machine:
         (self.programs / name).write_text(text)
         (self.programs / name).chmod(0o755)
 
-    def set_up(self, *programs: str, **environment: str) -> subprocess.CompletedProcess:
-        """Run it where `programs` are found."""
+    def set_up(
+        self, *programs: str, script: str = "setup.sh", **environment: str
+    ) -> subprocess.CompletedProcess:
+        """Run it, or another script of jobs/, where `programs` are found."""
         for program in programs:
             self._add(program.split()[-1], f"#!/bin/bash\n{PROGRAMS[program]}\n")
         self.calls.write_text("")
         known = {"PATH": str(self.programs), "FEDMPI_VENV": str(self.venv), "CALLS": str(self.calls)}
         return subprocess.run(
-            ["/bin/bash", ROOT / "jobs" / "setup.sh"], env=known | environment,
+            ["/bin/bash", ROOT / "jobs" / script, self.venv / "out"], env=known | environment,
             capture_output=True, text=True, timeout=30,
         )  # fmt: skip
 
@@ -192,3 +195,16 @@ def test_where_there_is_slurm_and_no_job(machine):
     assert note() == ""
     assert "this is a SLURM cluster and no job is running" in note("srun")
     assert note(SLURM_JOB_ID="7") == ""
+
+
+def test_quickstart_on_a_cluster_without_mpirun(machine):
+    """Inside a job srun starts its ranks; outside it says so instead of failing in the middle."""
+    programs = ("srun", "mpicc", "fedmpi")
+    done = machine.set_up(*programs, script="quickstart.sh", FEDMPI_BUILD_MPI4PY="1")
+    assert done.returncode == 1
+    assert "may be a login node" in done.stdout
+    assert "no mpirun is found: here srun starts ranks, inside a job" in done.stderr
+    done = machine.set_up(*programs, script="quickstart.sh", SLURM_JOB_ID="7")
+    assert done.returncode == 0, done.stderr
+    assert "login node" not in done.stdout
+    assert machine.calls.read_text().count("srun -n 2 fedmpi run") == 2

@@ -121,12 +121,14 @@ def test_where_requeueing_is_forbidden(tmp_path, as_array):
     """The script submits itself again, to start after this job; of an array only the own task."""
     request = replace(REQUEST, num_runs=6 * as_array, as_array=as_array)
     done = run_script(
-        tmp_path, request, "3", srun="exit 75", scontrol="exit 1", sbatch="echo 8",
+        tmp_path, request, "3", srun="exit 75", scontrol="exit 1",
+        sbatch='echo "restarts ${SLURM_RESTART_COUNT:-none}" >&2; echo 8',
         SLURM_RESTART_COUNT="2", SLURM_ARRAY_JOB_ID="5", SLURM_ARRAY_TASK_ID="4",
     )  # fmt: skip
     assert done.returncode == 75, done.stderr
     options = "--dependency=afterany:5_4 --array=4" if as_array else "--dependency=afterany:7"
     assert f"called sbatch --parsable {options} {tmp_path}/job.sh 6\n" in done.stderr
+    assert "restarts none" in done.stderr  # those of this job are in the argument
     assert "job 8 continues when this one has ended" in done.stdout
 
 
