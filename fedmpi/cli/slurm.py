@@ -87,7 +87,7 @@ def _request(args: argparse.Namespace, site: Site | None, chosen: dict[str, Any]
     if chosen.get("memory_per_gpu_mb") and not gpus:
         raise UserError("--memory-per-gpu-mb: the job has no GPUs; use --memory-mb, or --gpus-per-node too")
     lead, limit = chosen.get("lead", 0), 60 * (minutes(args.time) or 0)
-    if lead >= limit or lead > _LONGEST_LEAD:
+    if 0 < limit <= lead or lead > _LONGEST_LEAD:  # a limit of 0 is none
         raise UserError(
             f"--lead {lead}: expected less than --time {args.time}, and at most {_LONGEST_LEAD:,} seconds"
         )
