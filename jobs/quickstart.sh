@@ -5,12 +5,21 @@ set -euo pipefail
 # shellcheck source=jobs/setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
+note_login_node "starts two ranks for about a minute; elsewhere: salloc --nodes=1 --ntasks=2 --time=10 bash jobs/quickstart.sh"
+if command -v mpirun >/dev/null 2>&1; then
+  launch=(mpirun -n 2)
+elif [ -n "${SLURM_JOB_ID:-}" ]; then
+  launch=(srun -n 2)
+else
+  fail "no mpirun is found: here srun starts ranks, inside a job; jobs/README.md leads to the first one"
+fi
+
 OUT=${1:-$ROOT/runs/quickstart}
 mkdir -p "$OUT" || fail "cannot write to $OUT"
 
 for method in fedavg amplified; do
   printf '\n'
-  mpirun -n 2 fedmpi run "$ROOT/configs/quickstart-$method.toml" --out "$OUT/$method.h5" --force ||
+  "${launch[@]}" fedmpi run "$ROOT/configs/quickstart-$method.toml" --out "$OUT/$method.h5" --force ||
     fail "the run of $method failed, see the message above"
 done
 

@@ -6,7 +6,7 @@
 #SBATCH --ntasks-per-node=4   # MPI ranks on each node
 #SBATCH --cpus-per-task=1
 #SBATCH --gpus-per-node=4
-#SBATCH --mem-per-cpu=4000M
+#SBATCH --mem-per-cpu=16000M
 #SBATCH --time=12:00:00
 #SBATCH --output=%x-%j.log
 #SBATCH --open-mode=append   # a requeued job continues in the same log
@@ -39,12 +39,20 @@ while [ -n "$signalled" ]; do  # a signal ends `wait` early
   wait "$pid" || status=$?
 done
 
-if [ "$status" = 75 ]; then
-  if [ "${SLURM_RESTART_COUNT:-0}" -lt "$retries" ]; then
-    echo "not done yet: requeueing job $SLURM_JOB_ID"
-    scontrol requeue "$SLURM_JOB_ID"
-  else
-    echo "not done after $retries restarts: submit this script again to continue" >&2
+# Some sites forbid requeueing: then a job that depends on this one takes its place. Its argument
+# is the number of restarts before it.
+restarts=$((${1:-0} + ${SLURM_RESTART_COUNT:-0}))
+if [ "$status" = 75 ] && [ "$restarts" -lt "$retries" ]; then
+  echo "not done yet: requeueing job $SLURM_JOB_ID"
+  if ! scontrol requeue "$SLURM_JOB_ID"; then
+    next=(sbatch --parsable --dependency="afterany:$SLURM_JOB_ID" "$0" "$((restarts + 1))")
+    if new=$(env -u SLURM_RESTART_COUNT "${next[@]}"); then
+      echo "requeueing was refused: job $new continues when this one has ended"
+    else
+      echo "requeueing and sbatch were refused: submit this script again to continue" >&2
+    fi
   fi
+elif [ "$status" = 75 ]; then
+  echo "not done after $retries restarts: submit this script again to continue" >&2
 fi
 exit "$status"

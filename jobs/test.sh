@@ -12,6 +12,8 @@ EXTRAS="test"
 # shellcheck source=jobs/setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$ROOT"
+note_login_node "computes for some ten minutes on two cores; jobs/README.md tells how to ask for a job"
+command -v mpirun >/dev/null 2>&1 || fail "no mpirun is found, which the tests need; jobs/quickstart.sh works without, inside a job"
 only_mpich='' only_gpu=''
 if [ "${1:-}" = --device ]; then
   case ${2:-} in

@@ -41,7 +41,7 @@ def advise(
     from fedmpi import mpi
     from fedmpi.experiments.progress import Progress
 
-    with mpi.session() as comm:
+    with mpi.session(simulates=False) as comm:
         config = comm.on_root(lambda: validate.load(config_path, overrides))
         progress = Progress(unit="clients") if comm.is_root else None
         known = measured(comm, config, at, progress)

@@ -8,6 +8,7 @@ import sys
 from typing import NoReturn
 
 from fedmpi import __version__
+from fedmpi.cli.slurm_arguments import add_slurm
 from fedmpi.errors import EXIT_BAD_INPUT
 
 
@@ -33,7 +34,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     _add_simulating(commands)
     _add_sweeping(commands)
-    _add_slurm(commands)
+    add_slurm(commands)
     _add_planning(commands)
     _add_looking(commands)
     _add_data(commands)
@@ -109,26 +110,6 @@ def _add_sweeping(commands: argparse._SubParsersAction) -> None:
     reproduce.add_argument("--quick", action="store_true", help="in minutes: fewer images, rounds, seeds")
     reproduce.add_argument("--pack", default="auto", metavar="auto|1|K", help="as of sweep")
     reproduce.add_argument("--out", metavar="DIR", help="folder (default: reproduced/NAME)")
-
-
-def _add_slurm(commands: argparse._SubParsersAction) -> None:
-    job = commands.add_parser("slurm", help="write a SLURM job script for a config or a sweep")
-    job.add_argument("source", metavar="CONFIG|SWEEP", help="TOML file")
-    job.add_argument("--out", help="result file or folder (default: named after the TOML file)")
-    job.add_argument("--time", required=True, help="limit of one job: minutes, HH:MM:SS or D-HH:MM:SS")
-    job.add_argument("--nodes", type=_positive, default=1)
-    job.add_argument("--gpus-per-node", type=_index, default=0)
-    job.add_argument("--ranks-per-node", type=_positive, help="default: one for each GPU, else one")
-    job.add_argument("--memory-mb", type=_positive, help="of a rank (default: 2000, or from --trial)")
-    job.add_argument("--launcher", choices=("srun", "mpirun"), default="srun")
-    job.add_argument("--retries", type=_index, default=20, help="how often it may requeue itself")
-    job.add_argument("--ranks-per-run", type=_positive, default=1, metavar="K", help="of a sweep's runs")
-    job.add_argument("--array", action="store_true", help="a sweep as an array of jobs, one for each run")
-    job.add_argument("--at-a-time", type=_positive, default=0, help="jobs of the array")
-    job.add_argument("--account", default="")
-    job.add_argument("--partition", default="")
-    job.add_argument("--trial", action="store_true", help="run a few rounds here for memory and time")
-    job.add_argument("--script", metavar="JOB.sh", help="write to this file instead of printing")
 
 
 def _add_planning(commands: argparse._SubParsersAction) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedmpi.experiments.notes import notes_on
 from fedmpi.mpi import placement
+from fedmpi.mpi.launcher import login_node_note
 from fedmpi.results.text import bytes_text, duration
 from fedmpi.storage.columns import DEVICE_MEMORY, EVALUATION, IDLE, IN_ALL, MEMORY, PHASES, THEORY
 from fedmpi.storage.reader import load_run
@@ -43,7 +44,7 @@ def banner(simulation: Simulation, attributes: dict[str, Any]) -> str:
         lines.append(f"           {simulation.speed_up}")
     if simulation.completed:
         lines.append(f"  from     round {simulation.completed:,} of {config.run.num_rounds:,}")
-    notes = notes_on(config) + placement.notes(places)
+    notes = notes_on(config) + placement.notes(places) + list(filter(None, [login_node_note()]))
     return "\n".join(lines + [f"  note     {note}" for note in notes])
 
 

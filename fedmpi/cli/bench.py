@@ -36,7 +36,7 @@ def bench(args: argparse.Namespace) -> int:
         read_record(Path(args.save), "--save")  # a bad file is reported before the work
     if mpi.launched_size() < args.ranks:
         relaunch(args.ranks, oversubscribe=False)
-    with mpi.session() as comm:
+    with mpi.session(simulates=False) as comm:
         from fedmpi.mpi.device import choose_device
 
         choose_device("cpu", comm.node_rank)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from fedmpi.cli.arguments import make_parser
+from fedmpi.cli.slurm_arguments import with_sbatch_lines
 from fedmpi.errors import UserError
 
 
@@ -17,6 +18,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:2] == ["sweep", "best"]:
         words[:2] = ["sweep-best"]
+    if words[:1] == ["slurm"]:
+        words = list(with_sbatch_lines(words))
     args = make_parser().parse_args(words)
     # One thread a rank, set before torch loads; a user's own setting wins.
     os.environ.setdefault("OMP_NUM_THREADS", "1")

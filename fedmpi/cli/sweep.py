@@ -15,6 +15,7 @@ from fedmpi.experiments.sweep.best import best_lines, collect
 from fedmpi.experiments.sweep.packing import notes_on_packs, pack_size, uses_gpu
 from fedmpi.experiments.sweep.points import Point, load_sweep
 from fedmpi.experiments.sweep.store import FAILED, RUNNING, Store, listing
+from fedmpi.mpi.launcher import login_node_note
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.storage.columns import DIVERGED, METRICS
 
@@ -29,7 +30,7 @@ def sweep(args: argparse.Namespace) -> int:
             print(listing(Store(args.out), _choose(load_sweep(args.sweep), args.index)))
         return EXIT_DONE
     stop, pack = StopRequest().listen(), pack_size(args.pack)
-    with mpi.session() as world:
+    with mpi.session(simulates=not args.dry_run) as world:
         points = world.on_root(lambda: _choose(load_sweep(args.sweep), args.index))
         width = args.ranks_per_run or (1 if args.index is None else world.size)
         if width > world.size:
@@ -77,7 +78,8 @@ def do_sweep(
             flush=True,
         )
         configs = [point.config for point in points]
-        for note in notes_on_packs(configs, on_gpu=uses_gpu(configs[0])) if pack != 1 else ():
+        notes = notes_on_packs(configs, on_gpu=uses_gpu(configs[0])) if pack != 1 else []
+        for note in filter(None, [*notes, login_node_note()]):
             print(f"note: {note}", flush=True)
     outcome = job.do_sweep(world, group, points, plan, folder, stop, screen, pack=pack)
     if world.is_root:

@@ -33,7 +33,10 @@ def verify(config_path: str, overrides: Sequence[str], ranks: Sequence[int]) -> 
     """Collective. Run a config on each number of ranks and compare the bits."""
     if mpi.launched_size() < max(ranks):
         relaunch(max(ranks))
-    with mpi.session() as comm, tempfile.TemporaryDirectory(prefix="fedmpi-verify-") as folder:
+    with (
+        mpi.session(simulates=False) as comm,
+        tempfile.TemporaryDirectory(prefix="fedmpi-verify-") as folder,
+    ):
         if comm.size < max(ranks):
             raise UserError.on_all_ranks(
                 f"--ranks {max(ranks)}: MPI has {comm.size} ranks; launch with mpirun -n {max(ranks)}"

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
 
 _SHOWN = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-_GIVEN_BY_SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE")
+_GIVEN_BY_SLURM = (
+    *("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE"),
+    *("SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_GPUS"),  # as the job asked for them
+)
 _INSTALL = "install a CUDA build of torch (AMD: a ROCm build) that fits the driver"
 _MPS_PIPES = Path("/tmp/nvidia-mps")
 
@@ -49,8 +52,13 @@ def place(wanted: str, local_rank: int, gpus: int) -> str:
 
 
 def refuse_wasted_gpus(wanted: str, gpus: int) -> None:
-    """GPUs that SLURM gave and torch does not see would stand idle, and be paid for, for the whole job."""
+    """GPUs that SLURM gave and torch does not see would stand idle, and be paid for, for the whole job.
+
+    Not every site's SLURM tells a task of its GPUs otherwise than by what the driver's library reads.
+    """
     given = _in_environment(_GIVEN_BY_SLURM)
+    if not given and "SLURM_JOB_ID" in os.environ:
+        given = _in_environment(_SHOWN)
     if wanted == "auto" and gpus == 0 and given:
         raise UserError(
             f'config run.device = "auto": SLURM gave GPUs ({given}), but torch {torch.__version__} sees '
@@ -74,7 +82,7 @@ def _in_environment(names: tuple[str, ...]) -> str:
         for name, value in told.items()
         if value
         and not value.startswith(("-1", "NoDevFiles"))
-        and (name, value) != ("SLURM_GPUS_ON_NODE", "0")
+        and not (name.startswith("SLURM_GPUS") and value == "0")
     )
 
 

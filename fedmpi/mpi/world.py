@@ -25,12 +25,17 @@ _connected: list[Comm] = []  # all ranks of the job
 _roll: list[Any] = []  # the communicator on which ranks of a Python program say what they are about to do
 
 
+# Calls of Python that write results; only these are refused where each task would be alone.
+_SIMULATE = ("run", "resume", "sweep")
+
+
 @contextlib.contextmanager
-def session() -> Iterator[Comm]:
+def session(*, simulates: bool = True) -> Iterator[Comm]:
     """MPI for a command. An exception on any rank ends the job on all of them, within seconds.
 
     A `UserError` that all ranks share is printed once and ends quietly with its exit status. MPI is
-    finalised only if it was started here.
+    finalised only if it was started here. A command that does not simulate may use one rank in a job of
+    many tasks.
     """
     mpi, is_ours = _start()
     world = mpi.COMM_WORLD
@@ -38,7 +43,7 @@ def session() -> Iterator[Comm]:
 
     # An error that all ranks share gives a status; any other does not return from _leave.
     try:
-        yield _connect(mpi)
+        yield _connect(mpi, simulates=simulates)
         sys.stdout.flush()
     except BaseException as error:
         code = _leave(world, error)
@@ -58,7 +63,7 @@ def attached(call: str) -> Iterator[Comm]:
     since the other ranks would wait in a collective for ever.
     """
     mpi, is_ours = _start()
-    world, comm = mpi.COMM_WORLD, _connect(mpi)
+    world, comm = mpi.COMM_WORLD, _connect(mpi, simulates=call in _SIMULATE)
     if not _roll:
         _roll.append(world.Dup())
         atexit.register(_end, mpi, is_ours)
@@ -120,10 +125,11 @@ def _start() -> tuple[Any, bool]:
     return mpi, is_ours
 
 
-def _connect(mpi: Any) -> Comm:
+def _connect(mpi: Any, *, simulates: bool) -> Comm:
     """All ranks; a launch that would run each of them as a separate job is refused."""
     world = mpi.COMM_WORLD
-    _refuse_silent_singletons(world.size)
+    if simulates:
+        _refuse_silent_singletons(world.size)
     _refuse_foreign_launcher(world.size, mpi.Get_library_version().split(",")[0])
     if not _connected:
         _connected.append(Comm(world))
@@ -176,13 +182,18 @@ def _is_agreed(error: BaseException, size: int) -> bool:
 
 
 def _refuse_silent_singletons(size: int) -> None:
-    """Under plain `srun` without a matching --mpi, N tasks become N separate runs of one rank."""
-    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS") or 1)
+    """Under plain `srun` without a matching --mpi, N tasks become N separate runs of one rank.
+
+    Without any launcher, in a batch script of N tasks, one would run alone.
+    """
+    step = os.environ.get("SLURM_STEP_NUM_TASKS")
+    tasks = int(step or os.environ.get("SLURM_NTASKS") or 1)
     if size == 1 and tasks > 1 and not os.environ.get("FEDMPI_ALLOW_SINGLETON"):
+        did, alone = ("started", "each task would") if step else ("reserved", "one of them would")
         raise UserError(
-            f"SLURM started {tasks} tasks, but MPI sees a world of size 1: each task would run alone. "
-            "Launch with `srun --mpi=pmix` (Open MPI), `srun --mpi=pmi2` (MPICH) or `mpirun`; "
-            "if you do want one rank, set FEDMPI_ALLOW_SINGLETON=1"
+            f"SLURM {did} {tasks} tasks, but MPI sees a world of size 1: {alone} run alone. "
+            "Launch with `srun --mpi=pmix` (Open MPI), `srun --mpi=pmi2` (MPICH), `srun` alone (Cray, "
+            "ParaStation) or `mpirun`; if you do want one rank, set FEDMPI_ALLOW_SINGLETON=1"
         )
 
 

@@ -10,7 +10,8 @@ import pandas
 import pytest
 
 import fedmpi
-from fedmpi.experiments.job_script import Request, job_script
+from fedmpi.experiments.job_request import Request
+from fedmpi.experiments.job_script import job_script
 from fedmpi.results.compare import first_difference
 from fedmpi.storage.checkpoint import find_checkpoints
 from tests.support.configs import SLOW, SWEEP

@@ -1,4 +1,4 @@
-"""A real SLURM of two virtual nodes on this machine.
+"""A real SLURM of virtual nodes on this machine.
 
 It needs root, and Debian's slurm packages or apt to install them; elsewhere tests are skipped, visibly.
 """
@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from fedmpi.experiments.job_script import Request, job_script
+from fedmpi.experiments.job_request import Request
+from fedmpi.experiments.job_script import job_script
 from tests.support.configs import ROOT
 
 HERE = ROOT / "tests" / "slurm"
@@ -23,17 +24,17 @@ needs_slurm = pytest.mark.skipif(not can_run, reason="a real SLURM needs root an
 
 
 class Cluster:
-    """Two nodes, and what one does with them."""
+    """Some nodes, and what one does with them."""
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, nodes: int = 2, **settings: object) -> None:
         """Start them. `settings` as start-slurm.sh has them, without VSLURM_: GPUS=2."""
         self.state = Path(tempfile.mkdtemp(prefix="fedmpi-slurm-"))
         self.state.chmod(0o755)  # munge wants all folders above its socket open
         named = {"DIR": self.state, "GPUS": 0} | settings
         self.environment = os.environ | {f"VSLURM_{name}": str(value) for name, value in named.items()}
         started = subprocess.run(
-            ["bash", HERE / "start-slurm.sh", "2"], env=self.environment, capture_output=True, text=True,
-            timeout=300,
+            ["bash", HERE / "start-slurm.sh", str(nodes)], env=self.environment,
+            capture_output=True, text=True, timeout=300,
         )  # fmt: skip
         if started.returncode != 0:
             self.stop()

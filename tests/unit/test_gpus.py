@@ -37,6 +37,7 @@ local_steps = 1
 ABOUT_GPUS = (
     *device._SHOWN,
     *device._GIVEN_BY_SLURM,
+    "SLURM_JOB_ID",
     "CUDA_MPS_PIPE_DIRECTORY",
     "MPICH_GPU_SUPPORT_ENABLED",
 )
@@ -131,7 +132,13 @@ def test_both_keys_concern_gpus_only(gpus):
 
 
 @pytest.mark.parametrize(
-    "given", [{"SLURM_GPUS_ON_NODE": "2"}, {"SLURM_JOB_GPUS": "0"}, {"SLURM_STEP_GPUS": "0,1"}]
+    "given",
+    [
+        *({"SLURM_GPUS_ON_NODE": "2"}, {"SLURM_JOB_GPUS": "0"}, {"SLURM_STEP_GPUS": "0,1"}),
+        *({"SLURM_GPUS_PER_NODE": "a100:4"}, {"SLURM_GPUS_PER_TASK": "1"}),
+        *({name: "0,1", "SLURM_JOB_ID": "7"} for name in device._SHOWN),
+    ],
+    ids=lambda given: next(iter(given)),
 )
 def test_gpus_that_slurm_gave_are_not_left_idle(gpus, monkeypatch, given):
     """Refused, with the variable, torch's version and three ways out; on request the CPU is used."""
@@ -140,7 +147,7 @@ def test_gpus_that_slurm_gave_are_not_left_idle(gpus, monkeypatch, given):
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError) as refused:
         choose_device("auto", 0)
-    ((name, value),) = given.items()
+    name, value = next(iter(given.items()))
     for part in (
         'config run.device = "auto"', f"SLURM gave GPUs ({name}={value})", torch.__version__,
         "install a CUDA build of torch", "ask SLURM for no GPUs", 'run.device = "cpu"',
@@ -151,7 +158,13 @@ def test_gpus_that_slurm_gave_are_not_left_idle(gpus, monkeypatch, given):
     assert choose_device("auto", 1) == GPU
 
 
-@pytest.mark.parametrize("given", [{}, {"SLURM_GPUS_ON_NODE": "0"}, {"SLURM_JOB_GPUS": ""}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        *({"SLURM_JOB_ID": "7"}, {"SLURM_GPUS_ON_NODE": "0"}, {"SLURM_JOB_GPUS": ""}),
+        *({"SLURM_GPUS_PER_TASK": "0"}, {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "NoDevFiles"}),
+    ],
+)
 def test_without_gpus_of_slurm_nothing_is_refused(gpus, monkeypatch, given):
     """A job that asked for none computes on the CPU."""
     gpus(0)

@@ -6,15 +6,18 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import fedmpi
 from fedmpi.errors import UserError
+from fedmpi.mpi import launcher
 from fedmpi.mpi.comm import import_mpi
 from fedmpi.mpi.device import choose_device, device_name
 from fedmpi.mpi.world import _refuse_foreign_launcher, _refuse_silent_singletons, launched_rank
+from tests.support.configs import SWEEP
 
 PACKAGE = Path(fedmpi.__file__).parent
 
@@ -133,8 +136,86 @@ def test_honest_launches_pass(environment, size, variables):
 def test_silent_singletons_are_refused(environment, variables):
     """Four tasks that each see a world of one would be four runs: refused, with what to do."""
     environment(**variables)
-    with pytest.raises(UserError, match=r"4 tasks.*--mpi=pmix.*FEDMPI_ALLOW_SINGLETON=1"):
+    did = "started" if "SLURM_STEP_NUM_TASKS" in variables else "reserved"
+    with pytest.raises(UserError, match=rf"SLURM {did} 4 tasks.*--mpi=pmix.*FEDMPI_ALLOW_SINGLETON=1"):
         _refuse_silent_singletons(1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (("run", "c.toml", "--out", "r.h5"), 2),
+        (("sweep", "s.toml", "--out", "d"), 2),
+        (("sweep", "s.toml", "--out", "d", "--dry-run"), 0),
+        (("advise", "c.toml", "--measure"), 0),
+        (("slurm", "c.toml", "--time", "10", "--trial"), 0),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, tuple) else "",
+)
+def test_only_simulations_need_all_tasks(fedmpi_cli, small_config, tmp_path, arguments, status):
+    """In a job of four tasks, what only looks may use one; a run or a sweep on one is refused."""
+    (tmp_path / "c.toml").write_text(small_config.read_text())
+    (tmp_path / "s.toml").write_text(SWEEP)
+    done = fedmpi_cli(*arguments, SLURM_NTASKS="4")
+    assert done.returncode == status, done.stderr
+    assert ("one of them would run alone" in done.stderr) == (status == 2)
+
+
+@pytest.mark.parametrize(
+    ("library", "kind"),
+    [
+        ("Open MPI v5.0.11, package: Open MPI", "pmix"),
+        ("MPICH Version:      4.2.1", "pmi2"),
+        ("Intel(R) MPI Library 2021.10 for Linux* OS", "pmi2"),
+        ("MPI VERSION    : CRAY MPICH version 8.1.28.15 (ANL base 3.4a2)", ""),
+        ("ParaStation MPI 5.9.2-1 (MPICH 3.4.3)", ""),
+        ("Another MPI", ""),
+    ],
+)
+def test_each_mpi_is_started_in_its_own_way(monkeypatch, library, kind):
+    """By `srun --mpi=`: PMIx, PMI-2, or what the site made SLURM's default for its own MPI."""
+    monkeypatch.setattr(
+        launcher, "import_mpi", lambda: SimpleNamespace(Get_library_version=lambda: library)
+    )
+    assert launcher.srun_type() == kind
+
+
+@pytest.fixture
+def programs(monkeypatch, tmp_path):
+    """A folder of programs in which alone they are found; no job is running, SLURM has no settings."""
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(launcher, "_SETTINGS", (str(tmp_path / "etc" / "slurm.conf"),))
+    for name in ("SLURM_CONF", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "bin").mkdir()
+    return tmp_path / "bin"
+
+
+def test_a_login_node_is_told(programs, monkeypatch):
+    """SLURM with settings, and no job: a sentence. Not elsewhere, and not in a job."""
+    assert launcher.login_node_note() == ""
+    (programs / "sbatch").write_text("#!/bin/sh\n")
+    (programs / "sbatch").chmod(0o755)
+    assert launcher.login_node_note() == ""
+    monkeypatch.setenv("SLURM_CONF", "/some/slurm.conf")
+    assert "may be a login node" in launcher.login_node_note()
+    monkeypatch.delenv("SLURM_CONF")
+    (programs.parent / "etc").mkdir()
+    (programs.parent / "etc" / "slurm.conf").write_text("")
+    assert "`fedmpi slurm` writes it" in launcher.login_node_note()
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert launcher.login_node_note() == ""
+
+
+def test_runs_and_sweeps_tell_it(programs, monkeypatch, fedmpi_cli, small_config, tmp_path):
+    """Where they start."""
+    (programs / "sbatch").write_text("#!/bin/sh\n")
+    (programs / "sbatch").chmod(0o755)
+    (tmp_path / "s.toml").write_text(f'base = "{small_config.name}"\n')
+    for words in (("run", small_config, "--out", "r.h5"), ("sweep", "s.toml", "--out", "d")):
+        done = fedmpi_cli(*words, SLURM_CONF="/some/slurm.conf")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("may be a login node") == 1
 
 
 @pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])

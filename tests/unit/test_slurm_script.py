@@ -8,23 +8,23 @@ from dataclasses import replace
 
 import pytest
 
-from fedmpi.experiments.job_script import Request, job_script, minutes, warnings
+from fedmpi.experiments.job_request import Request, minutes, warnings
+from fedmpi.experiments.job_script import job_script
 from tests.support.commands import in_process
 from tests.support.configs import ROOT
 
 REQUEST = Request("configs/my config.toml", "out dir/r.h5", "4:00:00", nodes=2, ranks_per_node=4)
 FASHION, SWEEP = "configs/fashion-amplified.toml", "configs/fashion-sweep.toml"
 SHIPPED = {
-    "run-one-node.sh": f"{FASHION} --out fashion.h5 --gpus-per-node 4 --time 12:00:00 --memory-mb 4000",
+    "run-one-node.sh": f"{FASHION} --out fashion.h5 --gpus-per-node 4 --time 12:00:00",
     "run-nodes.sh": f"{FASHION} --out fashion.h5 --nodes 2 --ranks-per-node 16 --time 12:00:00 "
     "--launcher mpirun",
     "run-chain.sh": f"{FASHION} --out fashion.h5 --ranks-per-node 32 --time 1:00:00 --retries 100",
-    "sweep-array.sh": f"{SWEEP} --out sweep --array --at-a-time 8 --gpus-per-node 1 --time 12:00:00 "
-    "--memory-mb 4000",
+    "sweep-array.sh": f"{SWEEP} --out sweep --array --at-a-time 8 --gpus-per-node 1 --time 12:00:00",
     "sweep-mpi.sh": f"{SWEEP} --out sweep --nodes 4 --ranks-per-node 32 --ranks-per-run 8 --time 12:00:00",
     **{
         f"paper-{data}.sh": f"configs/paper/{data}-sweep.toml --out paper-{data} --nodes 2 "
-        "--gpus-per-node 4 --time 12:00:00 --memory-mb 6000 --retries 100"
+        "--gpus-per-node 4 --time 12:00:00 --retries 100"
         for data in ("fashion", "cifar")
     },
 }
@@ -62,6 +62,47 @@ def test_what_a_script_asks_for():
     array = job_script(replace(REQUEST, num_runs=6, as_array=True, at_a_time=2))
     assert "#SBATCH --array=0-5%2" in array
     assert '--index "$SLURM_ARRAY_TASK_ID"' in array
+    packs = job_script(replace(REQUEST, num_runs=7, as_array=True, pack=3))
+    assert "#SBATCH --array=0-2\n" in packs
+    assert "--ranks-per-run 8 --pack 3)" in packs
+    assert "--index" not in packs
+
+
+def test_what_other_clusters_want():
+    """Options by their names, memory left out, by GPU or shared by the cores of a rank, other MPIs."""
+    text = job_script(replace(
+        REQUEST, qos="regular", constraint="gpu&hbm80g", hint="nomultithread", lead=300, mpi="",
+        cpus_per_rank=8, gpus_per_task=1, sbatch=("--mail-type=END", "-t 5:00:00"),
+        srun=("--cpu-bind=cores",), setup=("module load python",), site="For a site.",
+    ))  # fmt: skip
+    for line in (
+        "#SBATCH --qos=regular", '#SBATCH --constraint="gpu&hbm80g"', "#SBATCH --hint=nomultithread",
+        "#SBATCH --cpus-per-task=8", "#SBATCH --gpus-per-task=1", "#SBATCH --mem-per-cpu=250M",
+        "#SBATCH --mail-type=END", "#SBATCH -t 5:00:00", "launch=(srun --cpu-bind=cores)",
+        "module load python", "# For a site.",
+        'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"  # srun looks at no other',
+    ):  # fmt: skip
+        assert line in text.splitlines()
+    assert "--signal=B:USR1@300 " in text
+    assert "--time=" not in text  # replaced by the user's own
+    assert "launch=(srun --mpi=pmi2)" in job_script(replace(REQUEST, mpi="pmi2"))
+    assert "--mem" not in job_script(replace(REQUEST, memory_mb=0))
+    assert "--mem=0" in job_script(replace(REQUEST, sbatch=("--mem=0",)))
+    assert "--mem-per-cpu" not in job_script(replace(REQUEST, sbatch=("--mem=0",)))
+    assert "#SBATCH --mem-per-gpu=9M\n" in job_script(replace(REQUEST, memory_per_gpu_mb=9))
+    assert "#SBATCH --gres=gpu:4\n" in job_script(replace(REQUEST, gpus_per_node=4, gres=True))
+
+
+def run_script(folder, request, *arguments: str, srun: str, scontrol: str = "", sbatch: str = "", **env):
+    """A script where `srun`, `scontrol` and `sbatch` are shell lines; they say how they were called."""
+    (folder / "job.sh").write_text(job_script(request))
+    for name, line in (("srun", srun), ("scontrol", scontrol), ("sbatch", sbatch)):
+        (folder / name).write_text(f'#!/bin/sh\necho "called {name} $*" >&2\n{line}\n')
+        (folder / name).chmod(0o755)
+    return subprocess.run(
+        ["bash", folder / "job.sh", *arguments], cwd=folder, capture_output=True, text=True, timeout=20,
+        env={"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7", **env},
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -69,17 +110,36 @@ def test_what_a_script_asks_for():
 )
 def test_a_script_requeues_when_asked(tmp_path, status, restarts, requeued):
     """Only status 75 requeues, and only so often; the script ends with the status of the run."""
-    (tmp_path / "srun").write_text(f"#!/bin/sh\nexit {status}\n")
-    (tmp_path / "scontrol").write_text('#!/bin/sh\necho "scontrol $*"\n')
-    for name in ("srun", "scontrol"):
-        (tmp_path / name).chmod(0o755)
-    done = subprocess.run(
-        ["bash", "-c", job_script(REQUEST)], cwd=tmp_path, capture_output=True, text=True, timeout=20,
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7",
-             "SLURM_RESTART_COUNT": str(restarts)},
-    )  # fmt: skip
+    done = run_script(tmp_path, REQUEST, srun=f"exit {status}", SLURM_RESTART_COUNT=str(restarts))
     assert done.returncode == status, done.stderr
-    assert ("scontrol requeue 7" in done.stdout) == requeued
+    assert ("called scontrol requeue 7" in done.stderr) == requeued
+    assert "called sbatch" not in done.stderr
+
+
+@pytest.mark.parametrize("as_array", [False, True])
+def test_where_requeueing_is_forbidden(tmp_path, as_array):
+    """The script submits itself again, to start after this job; of an array only the own task."""
+    request = replace(REQUEST, num_runs=6 * as_array, as_array=as_array)
+    done = run_script(
+        tmp_path, request, "3", srun="exit 75", scontrol="exit 1",
+        sbatch='echo "restarts ${SLURM_RESTART_COUNT:-none}" >&2; echo 8',
+        SLURM_RESTART_COUNT="2", SLURM_ARRAY_JOB_ID="5", SLURM_ARRAY_TASK_ID="4",
+    )  # fmt: skip
+    assert done.returncode == 75, done.stderr
+    options = "--dependency=afterany:5_4 --array=4" if as_array else "--dependency=afterany:7"
+    assert f"called sbatch --parsable {options} {tmp_path}/job.sh 6\n" in done.stderr
+    assert "restarts none" in done.stderr  # those of this job are in the argument
+    assert "job 8 continues when this one has ended" in done.stdout
+
+
+def test_jobs_that_follow_each_other_are_bounded(tmp_path):
+    """Restarts before this job count; where nothing is allowed, the script says what to do."""
+    done = run_script(tmp_path, REQUEST, "20", srun="exit 75", scontrol="exit 1")
+    assert "called sbatch" not in done.stderr
+    assert "not done after 20 restarts: submit this script again" in done.stderr
+    done = run_script(tmp_path, REQUEST, "19", srun="exit 75", scontrol="exit 1", sbatch="exit 1")
+    assert done.returncode == 75
+    assert "requeueing and sbatch were refused: submit this script again" in done.stderr
 
 
 def test_a_script_passes_the_signal_on(tmp_path):
@@ -113,9 +173,49 @@ def test_what_cannot_fit_is_told():
     assert minutes("1-0") == 1440
 
 
-def test_bad_requests(fedmpi_cli, small_config):
-    """A time that is none, an array of a single run: status 2 and what is accepted."""
-    for arguments, text in ((["--time", "soon"], "HH:MM:SS"), (["--time", "5", "--array"], "not a sweep")):
-        done = fedmpi_cli("slurm", small_config, *arguments)
-        assert done.returncode == 2
-        assert text in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ("--time soon", "HH:MM:SS"),
+        ("--time 5 --array", "not a sweep"),
+        ("--time 5 --pack 2", "--pack: c.toml is a config, not a sweep"),
+        ("--time 5 --lead 300", "--lead 300: expected less than --time 5, and at most 65,535 seconds"),
+        ("--time 9-0 --lead 65536", "at most 65,535 seconds"),
+        ("--time 5 --gpus-per-node 2 --gpus-per-task 1", "the command line gives both"),
+        ("--time 5 --memory-mb 9 --memory-per-gpu-mb 9", "the command line gives both"),
+        ("--time 5 --memory-per-gpu-mb 9", "the job has no GPUs"),
+        ("--time 5 --sbatch 2&3", "sbatch '2&3': expected one option of sbatch"),
+        ("--time 5 --hint fast", "invalid choice: 'fast'"),
+    ],
+)
+def test_bad_requests(fedmpi_cli, small_config, tmp_path, arguments, text):
+    """Status 2, what was seen and what is accepted."""
+    (tmp_path / "c.toml").write_text(small_config.read_text())
+    done = fedmpi_cli("slurm", "c.toml", *arguments.split())
+    assert done.returncode == 2
+    assert text in done.stderr
+
+
+def test_memory_by_kind_of_rank(fedmpi_cli, small_config):
+    """A rank with a GPU gets room for what the GPU's libraries take; what is said wins."""
+
+    def memory(*options: str) -> list[str]:
+        done = fedmpi_cli("slurm", small_config, "--time", "10", *options)
+        return [line for line in done.stdout.splitlines() if "--mem" in line]
+
+    assert memory() == ["#SBATCH --mem-per-cpu=2000M"]
+    assert (
+        memory("--gpus-per-node", "2") == memory("--gpus-per-task", "1") == ["#SBATCH --mem-per-cpu=16000M"]
+    )
+    assert memory("--gpus-per-node", "2", "--cpus-per-rank", "8") == ["#SBATCH --mem-per-cpu=2000M"]
+    assert memory("--memory-mb", "0") == []
+    assert memory("--gpus-per-node", "2", "--memory-per-gpu-mb", "9") == ["#SBATCH --mem-per-gpu=9M"]
+    assert memory("--sbatch", "--mem=0") == ["#SBATCH --mem=0"]
+
+
+def test_hidden_gpus_and_cuda_aware_mpi(fedmpi_cli, small_config, tmp_path):
+    """MPI of one rank cannot reach a GPU that SLURM hides from it: a warning."""
+    (tmp_path / "c.toml").write_text(small_config.read_text().replace("[run]", "[run]\ncuda_aware = true"))
+    for option, warned in (("--gpus-per-task", True), ("--gpus-per-node", False)):
+        done = fedmpi_cli("slurm", "c.toml", "--time", "10", option, "1")
+        assert ("run.cuda_aware = true needs" in done.stderr) == warned, done.stderr
