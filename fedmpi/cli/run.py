@@ -12,6 +12,7 @@ from fedmpi.config import validate
 from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_STOPPED
 from fedmpi.experiments.lifecycle import Prepared, go_on, nothing_to_do, plan_resume, start
 from fedmpi.experiments.progress import Progress
+from fedmpi.mpi.watch.watchdog import watching
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.storage.columns import DIVERGED, DONE, STOPPED
 from fedmpi.storage.lock import writer_lock
@@ -30,6 +31,7 @@ def run(config_path: str, out: str, overrides: Sequence[str], *, force: bool = F
         config = comm.on_root(lambda: validate.load(config_path, overrides))
         comm.try_on_root(lambda: held.enter_context(writer_lock(path)))
         comm.try_on_root(lambda: check_target(path, force=force))
+        held.enter_context(watching(comm, config.run.stall_minutes, path))
         return _carry_out(start(comm, config, path, stop))
 
 
@@ -50,6 +52,7 @@ def resume(run_path: str, overrides: Sequence[str], *, trust: bool = False) -> i
             if comm.is_root:
                 print(nothing_to_do(path, plan))
             return EXIT_DIVERGED if plan.stored["status"] == DIVERGED else EXIT_DONE
+        held.enter_context(watching(comm, plan.config.run.stall_minutes, path))
         return _carry_out(go_on(comm, plan, path, stop))
 
 

@@ -18,6 +18,7 @@ from fedmpi.errors.wording import setting
 from fedmpi.experiments.signature import require_own
 from fedmpi.experiments.tensorboard import require_tensorboard
 from fedmpi.mpi import Comm
+from fedmpi.mpi.watch import pulse
 from fedmpi.storage.checkpoint import Checkpoint, newest_checkpoint, read_part
 from fedmpi.storage.columns import DIVERGED
 from fedmpi.storage.reader import read_attributes
@@ -94,6 +95,7 @@ def prepare_pack(
 
 def begin(comm: Comm, beginnings: Sequence[Beginning], *, with_checkpoints: bool = True) -> list[Prepared]:
     """Collective. Runs of a pack, each with its file, which exists when this returns."""
+    pulse.here.starts()
     wants_events = any(beginning.config.run.tensorboard for beginning in beginnings)
     comm.try_on_root(require_tensorboard if wants_events else lambda: None)
     made = prepare_pack(comm, [b.config for b in beginnings], [b.stop for b in beginnings])

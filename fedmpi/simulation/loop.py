@@ -22,6 +22,7 @@ from fedmpi.models.engines import choose_engine
 from fedmpi.models.engines.layout import speed_up
 from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
+from fedmpi.mpi.watch import pulse
 from fedmpi.participation import make_participation
 from fedmpi.simulation.aggregate import NonFiniteUpdateError
 from fedmpi.simulation.clock import Stopwatch, peak_device_memory_mb, peak_memory_mb
@@ -247,6 +248,7 @@ class Simulation:
 
     def one_round(self, t: int, output: Output = _NOWHERE) -> Steps[None]:
         """Collective. Round t of Algorithm 1: from x_t to x_{t+1}."""
+        pulse.here.in_round(t)
         comm_before = self._comm_seconds()
         method = self.warmup_method if t < self.config.warmup_rounds else self.method
 
