@@ -77,6 +77,7 @@ def run(
     with begin("run", objects) as call:
         chosen = call.comm.on_root(lambda: load_config(config, overrides, call.named))
         path = call.output_file(out, force=force)
+        call.watch(chosen.run.stall_minutes, path)
         prepared = start(call.comm, chosen, path, call.stop, with_checkpoints=out is not None)
         outcome = _carry_out(prepared, on_evaluation, on_round, progress=progress)
         result = call.comm.on_root(lambda: load_run(path))
@@ -111,6 +112,7 @@ def resume(
         for note in notes if comm.is_root else ():
             warnings.warn(note, stacklevel=2)
         if not plan.is_over:
+            call.watch(plan.config.run.stall_minutes, path)
             outcome = _carry_out(
                 go_on(comm, plan, path, call.stop), on_evaluation, on_round, progress=progress
             )
@@ -150,6 +152,7 @@ def sweep(
         folder = call.output_folder(out)
         screen = progress_bar("runs") if progress and world.is_root else None
         watched = SweepProgress(screen, folder, points) if screen else None
+        call.watch(points[0].config.run.stall_minutes, folder / "sweep")
         with job.groups(world, ranks_per_run) as group:
             outcome = job.do_sweep(world, group, points, points, folder, call.stop, watched)
         if outcome.failures:

@@ -38,8 +38,13 @@ class Pulse:
 
     def move_to(self, slot: memoryview) -> None:
         """Go on in other memory."""
-        slot[:] = self.slot
+        slot[:PID] = self.slot[:PID]
         self.slot = slot
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a watch goes on in this process."""
+        return self.slot[STATE] in (STARTING, GOES_ON)
 
     def tick(self) -> None:
         """There is progress."""

@@ -42,7 +42,7 @@ def watching(comm: Comm, minutes: float, path: Path) -> Iterator[None]:
 
     `path` is the result, in whose folder heartbeats pass between nodes.
     """
-    if not minutes:
+    if not minutes or pulse.here.is_watched:  # a call inside a callback belongs to the outer one
         yield
         return
     dog = Watchdog(comm, 60 * minutes, path)
@@ -199,6 +199,7 @@ class Watchdog(threading.Thread):
         # A process of this host that does not run writes its stack when it wakes up, without Python's help.
         for sight in verdict.missing if speaks and self._signal else ():
             if not sight.runs and not sight.is_far and sight.is_seen:
+                _say(f"stack of rank {sight.rank} of {size}, if it wakes up:")
                 for number in (self._signal, signal.SIGCONT):
                     with contextlib.suppress(OSError):
                         os.kill(sight.values[pulse.PID], number)
