@@ -51,6 +51,16 @@ def _add_simulating(commands: argparse._SubParsersAction) -> None:
     resume.add_argument("run", metavar="RUN.h5")
     _add_set(resume)
     resume.add_argument("--trust", action="store_true", help="run code that another user's file names")
+    resume.add_argument(
+        "--wait",
+        type=_seconds,
+        default=0.0,
+        metavar="S",
+        help="seconds to wait for a job that writes the file",
+    )
+    resume.add_argument(
+        "--force-lock", action="store_true", help="take the file over from a dead process on another host"
+    )
 
     verify = commands.add_parser(
         "verify", help="run a config on several numbers of ranks, compare the bits"

@@ -39,7 +39,8 @@ def _dispatch(args: argparse.Namespace) -> int:
     if args.command == "resume":
         from fedmpi.cli.run import resume
 
-        return resume(args.run, args.set, trust=args.trust)
+        how = {"trust": args.trust, "wait": args.wait, "force_lock": args.force_lock}
+        return resume(args.run, args.set, **how)
     if args.command == "sweep":
         from fedmpi.cli.sweep import sweep
 

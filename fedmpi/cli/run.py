@@ -35,16 +35,25 @@ def run(config_path: str, out: str, overrides: Sequence[str], *, force: bool = F
         return _carry_out(start(comm, config, path, stop))
 
 
-def resume(run_path: str, overrides: Sequence[str], *, trust: bool = False) -> int:
+def resume(
+    run_path: str,
+    overrides: Sequence[str],
+    *,
+    trust: bool = False,
+    wait: float = 0.0,
+    force_lock: bool = False,
+) -> int:
     """Collective. Continue from the newest good checkpoint, on any number of ranks.
 
-    `trust` allows functions named in the file's config, if somebody else wrote the file.
+    `trust` allows functions named in the file's config, if somebody else wrote the file. `wait`: seconds to
+    wait for a job that writes the file; `force_lock`: take it over from one that counts as dead.
     """
     path = Path(run_path)
     stop = StopRequest().listen()
     with mpi.session() as comm, contextlib.ExitStack() as held:
         comm.try_on_root(lambda: read_attributes(path))  # before a lock file is made
-        comm.try_on_root(lambda: held.enter_context(writer_lock(path)))
+        lock = writer_lock(path, wait=wait, force=force_lock, tell=lambda text: print(text, flush=True))
+        comm.try_on_root(lambda: held.enter_context(lock))
         plan = comm.on_root(lambda: plan_resume(path, overrides, trust=trust))
         if comm.is_root:
             print("".join(f"note: {note}\n" for note in plan.notes), end="")

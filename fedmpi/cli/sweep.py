@@ -48,7 +48,8 @@ def sweep(args: argparse.Namespace) -> int:
             return EXIT_DONE
         # The whole plan is stored, even by a job that does one run of it.
         plan = world.on_root(lambda: load_sweep(args.sweep))
-        held.enter_context(watching(world, points[0].config.run.stall_minutes, Path(args.out) / "sweep"))
+        minutes, beside = points[0].config.run.stall_minutes, Path(args.out) / "sweep"
+        held.enter_context(watching(world, minutes, beside, is_sweep=True))
         return do_sweep(world, group, points, plan, args.out, args.sweep, stop, pack)
 
 

@@ -90,6 +90,8 @@ def resume(
     overrides: Settings = None,
     *,
     trust: bool = False,
+    wait: float = 0.0,
+    force_lock: bool = False,
     on_evaluation: Callable[[dict[str, float]], Any] | None = None,
     on_round: Callable[[int], Any] | None = None,
     progress: bool = True,
@@ -98,13 +100,15 @@ def resume(
     """Collective. Go on with a run from its newest good checkpoint, on any number of ranks.
 
     `overrides` may lengthen it: {"run.num_rounds": 2000}. A run that is over is returned as it is. `trust`
-    allows code that another user's file names, and objects whose source changed. The rest is as in `run`.
+    allows code that another user's file names, and objects whose source changed. A file that
+    another job writes is waited for, `wait` seconds; `force_lock` takes it over from a process on another
+    host that gives no sign of life. The rest is as in `run`.
     """
     with begin("resume", objects) as call:
         comm, path = call.comm, call.input_file(path)
         settings = comm.on_root(lambda: override_texts(overrides))
         comm.try_on_root(lambda: read_attributes(path))  # before a lock file is made
-        call.lock(path)
+        call.lock(path, wait=wait, force=force_lock, tell=lambda text: warnings.warn(text, stacklevel=2))
         plan = comm.on_root(
             lambda: plan_resume(path, settings, trust=trust, given_by=GIVEN_BY, named=call.named)
         )
@@ -152,7 +156,7 @@ def sweep(
         folder = call.output_folder(out)
         screen = progress_bar("runs") if progress and world.is_root else None
         watched = SweepProgress(screen, folder, points) if screen else None
-        call.watch(points[0].config.run.stall_minutes, folder / "sweep")
+        call.watch(points[0].config.run.stall_minutes, folder / "sweep", is_sweep=True)
         with job.groups(world, ranks_per_run) as group:
             outcome = job.do_sweep(world, group, points, points, folder, call.stop, watched)
         if outcome.failures:

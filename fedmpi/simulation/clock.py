@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class Phase:
-    """Counts the time of `with` blocks, and shows the other ranks that they are entered. A class of its own: a round has ten such blocks."""
+    """Counts the time of `with` blocks, and shows other ranks where this one is.
+
+    A class of its own: a round has ten such blocks.
+    """
 
     __slots__ = ("_begin", "_code", "_name", "_seconds")
 

@@ -83,7 +83,7 @@ def _make_file(length: int) -> str | None:
 
 
 class Courier(threading.Thread):
-    """Carries pulses between nodes through files; only while this rank is the first living one of its node."""
+    """Carries pulses between nodes through files, while this rank is the first living one of its node."""
 
     def __init__(
         self, board: Board, run_path: Path, period: float, is_my_turn: Callable[[], bool],

@@ -1,9 +1,9 @@
 """Who stalls: a pure function of what is seen of all ranks.
 
-A rank that works must make progress within its own limit. Ranks that wait may wait as long as one that they
-wait for works. Only if all of them wait, for each other, something is wrong with one that does not run, with
-one that is elsewhere, or with MPI or the network. Invariant: nobody's clock is compared with another's;
-seconds are those since the reader saw a change.
+A rank that works must make progress within its own limit. Ranks that wait may wait as long as one that
+they wait for works. Only if all of them wait, for each other, something is wrong: with one that does not
+run, with one that is elsewhere, or with MPI or the network. Invariant: nobody's clock is compared with
+another's; seconds are those since the reader saw a change.
 """
 
 from __future__ import annotations
@@ -162,7 +162,9 @@ def _of_process(pid: int) -> str:
         "D": "its process waits for a disk, a network file system or a driver",
         "Z": "its process has ended",
     }
-    return known.get(state, "its process does not run Python: swapped out, or held by a call that does not end")
+    return known.get(
+        state, "its process does not run Python: swapped out, or held by a call that does not end"
+    )
 
 
 def _hosts(sights: Sequence[Sight]) -> str:

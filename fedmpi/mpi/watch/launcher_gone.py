@@ -1,9 +1,9 @@
 """Ranks whose launcher was killed must not live on: they end in seconds, with a checkpoint if they can.
 
-A launcher that dies by SIGKILL tells nobody. Some MPIs notice, others leave the ranks computing for ever, with
-the lock of the result file. So each rank looks every second whether its parent process, the launcher or its
-daemon on this host, is still the same, and whether srun, where it is on this host, still listens. Invariant:
-a rank that was not started by a launcher is never ended by this.
+A launcher that dies by SIGKILL tells nobody. Some MPIs notice, others leave the ranks computing for ever,
+with the lock of the result file. So each rank looks every second whether its parent process, the launcher
+or its daemon on this host, is still the same, and whether srun, where it is on this host, still listens.
+Invariant: a rank that was not started by a launcher is never ended by this.
 """
 
 from __future__ import annotations

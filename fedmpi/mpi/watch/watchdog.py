@@ -1,8 +1,8 @@
-"""The watchdog: a thread of each rank that looks at the pulses of all ranks, warns, and ends a job that hangs.
+"""The watchdog: a thread of each rank that looks at the pulses of all ranks, warns, and ends a hanging job.
 
-Invariants: it needs no help from MPI nor from a rank that stalls; it never touches a file system itself, which
-may be what hangs; seconds in which this process did not run count for nobody; the first living rank speaks
-and ends the job, others do so only if that has not happened after a while.
+Invariants: it needs no help from MPI nor from a rank that stalls; it never touches a file system itself,
+which may be what hangs; seconds in which this process did not run count for nobody; the first living rank
+speaks and ends the job, others do so only if that has not happened after a while.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ rescues: dict[Path, Callable[[], str]] = {}
 
 
 @contextlib.contextmanager
-def watching(comm: Comm, minutes: float, path: Path) -> Iterator[None]:
+def watching(comm: Comm, minutes: float, path: Path, *, is_sweep: bool = False) -> Iterator[None]:
     """Collective to enter. No rank may be silent for longer than `minutes` while this lasts; 0: no watch.
 
-    `path` is the result, in whose folder heartbeats pass between nodes.
+    `path` is the result, beside which heartbeats pass between nodes.
     """
     if not minutes or pulse.here.is_watched:  # a call inside a callback belongs to the outer one
         yield
         return
-    dog = Watchdog(comm, 60 * minutes, path)
+    go_on = "the same again goes on with it" if is_sweep else f"go on with {command('resume', path)}"
+    dog = Watchdog(comm, 60 * minutes, path, go_on)
     before = pulse.here.slot
     try:
         pulse.here.move_to(dog.board.own)
@@ -62,10 +63,10 @@ def watching(comm: Comm, minutes: float, path: Path) -> Iterator[None]:
 class Watchdog(threading.Thread):
     """Looks at all ranks, a few times in a tenth of the limit."""
 
-    def __init__(self, comm: Comm, limit: float, path: Path) -> None:
-        """Collective. `limit` in seconds."""
+    def __init__(self, comm: Comm, limit: float, path: Path, go_on: str) -> None:
+        """Collective. `limit` in seconds; `go_on` says how to go on after a stall."""
         super().__init__(name="fedmpi watchdog", daemon=True)
-        self._comm, self._limit, self._path = comm, limit, path
+        self._comm, self._limit, self._go_on = comm, limit, go_on
         self.board = Board(comm)
         self._period = min(1.0, limit / 50)
         self._ended = threading.Event()
@@ -80,8 +81,10 @@ class Watchdog(threading.Thread):
             every = min(max(limit / 20, 0.1), 15.0)
             self._courier = Courier(self.board, path, every, self._is_first_here, self._say_once)
         if not self.board.is_shared:
-            self._say_once("no memory to share with the ranks of this node (/dev/shm and the temporary "
-                           "folder cannot be written): ranks that stall are noticed, but not named")  # fmt: skip
+            self._say_once(
+                "no memory to share with the ranks of this node (neither /dev/shm nor the temporary folder "
+                "can be written): ranks that stall are noticed, but not named"
+            )
 
     def run(self) -> None:
         """Until the watch ends, or the job."""
@@ -211,8 +214,8 @@ class Watchdog(threading.Thread):
         elif size > 1:
             time.sleep(min(2.0, self._limit / 4))
         if speaks:
-            _say(f"{saved or 'what was written before is kept'}; the job ends with status {EXIT_STOPPED}, go on "
-                 f"with {command('resume', self._path)}")  # fmt: skip
+            saved = saved or "what was written before is kept"
+            _say(f"{saved}; the job ends with status {EXIT_STOPPED}, {self._go_on}")
         leave(self._comm, EXIT_STOPPED)
 
     def _save(self) -> str:
