@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import fedmpi
 from fedmpi.results.compare import first_difference
 from fedmpi.storage.reader import peek
 from tests.support.configs import SLOW
-from tests.support.jobs import SECONDS, Job, assert_all_ended, wait_until
+from tests.support.jobs import SECONDS, Job, assert_all_ended
 from tests.support.user_code import note_fault
 
 STALL = ("--set", "run.stall_minutes=0.05")  # 3 seconds
@@ -35,7 +34,7 @@ def rank_of(pid: int) -> str:
 
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_rank_that_is_stopped(slow, fedmpi_cli, rank):
-    """SIGSTOP to one rank: a warning, then its rank, process and state by name, stacks, status 75; resumable."""
+    """SIGSTOP to one rank: a warning, then rank, process and state by name, stacks, status 75."""
     job = Job(slow, 2, "run", "c.toml", "--out", "r.h5", *STALL, sleep=0.05)
     job.wait_for_rounds(6)
     (pid,) = (pid for pid in job.ranks() if rank_of(pid) == rank)
@@ -46,7 +45,7 @@ def test_a_rank_that_is_stopped(slow, fedmpi_cli, rank):
     assert_all_ended(slow)
     assert code == 75, output
     warned, _, ended = output.partition("fedmpi: stalled: ")
-    assert f"warning: rank {rank} of 2 (process {pid} on " in warned
+    assert "the job ends if this lasts 3 s (run.stall_minutes)" in warned
     assert ended.startswith(f"rank {rank} of 2 (process {pid} on ")
     assert "its process is stopped" in ended
     assert "in _train_wave" in ended  # in the stack of the one that waits
@@ -61,7 +60,7 @@ def test_a_rank_that_is_stopped(slow, fedmpi_cli, rank):
 
 
 def test_a_disk_that_does_not_answer(mpirun, small_config, tmp_path):
-    """fsync of rank 0 never returns, as on a network file system that is gone: status 75, rank and phase."""
+    """fsync of rank 0 never returns, as on a file server that is gone: status 75, rank and phase."""
     done = mpirun(
         2, "run", small_config, "--out", "r.h5", *STALL, "--set", "run.checkpoint_every=2",
         "--set", "model.name=tests.support.user_code:faulty_model",
@@ -89,34 +88,3 @@ def test_a_launcher_that_is_killed(slow, fedmpi_cli):
     assert fedmpi_cli("run", "c.toml", "--out", "whole.h5").returncode == 0
     runs = [fedmpi.load_run(slow / name) for name in ("r.h5", "whole.h5")]
     assert first_difference(*runs) is None
-
-
-def test_no_alarm_without_a_reason(slow):
-    """A rank that is slower than the limit in every round, but moves; and one that sleeps without a watch."""
-    slowly = (
-        "--set",
-        "run.num_rounds=3",
-        "--set",
-        "algorithm.local_steps=4",
-        "--set",
-        "run.checkpoint_every=0",
-    )
-    job = Job(
-        slow, 2, "run", "c.toml", "--out", "r.h5", "--set", "run.stall_minutes=0.02", *slowly, sleep=0.4
-    )
-    code, output = job.end()
-    assert code == 0, output
-    assert "stalled" not in output
-
-
-def test_no_watch_if_it_is_switched_off(slow):
-    """run.stall_minutes = 0: a rank that is stopped for longer than any limit here, and goes on, ends nothing."""
-    job = Job(slow, 2, "run", "c.toml", "--out", "r.h5", "--set", "run.stall_minutes=0", sleep=0.02)
-    job.wait_for_rounds(2)
-    pid = job.ranks()[0]
-    os.kill(pid, signal.SIGSTOP)
-    time.sleep(1.5)
-    os.kill(pid, signal.SIGCONT)
-    code, output = job.end()
-    assert code == 0, output
-    assert "no progress" not in output

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fedmpi.mpi.watch import pulse
 
 _UNSEEN_FACTOR = 6  # the limit for ranks whose pulse cannot be read, as many times as long
-_STILL_SECONDS = 5.0  # without a beat of its watchdog a process does not run
+_STILL_SECONDS = 15.0  # without a beat of its watchdog a process does not run
 
 
 @dataclass(kw_only=True, slots=True)
@@ -52,7 +52,7 @@ class Sight:
     @property
     def runs(self) -> bool:
         """Whether its process shows signs of life."""
-        return self.is_seen and self.still < max(_STILL_SECONDS, 0.5 * min(self.allowed, 60))
+        return self.is_seen and self.still < min(_STILL_SECONDS, self.allowed / 3)
 
 
 @dataclass(kw_only=True, slots=True)
