@@ -176,6 +176,12 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
     diff.add_argument("run", metavar="A.h5")
     diff.add_argument("other", metavar="B.h5")
 
+    replay = commands.add_parser("replay", help="one client's update of one round again, without MPI")
+    replay.add_argument("run", metavar="RUN.h5")
+    replay.add_argument("--round", type=_index, required=True, metavar="T", help="round, from 0")
+    replay.add_argument("--client", type=_index, required=True, metavar="N", help="client, from 0")
+    replay.add_argument("--trust", action="store_true", help="run code that another user's file names")
+
     info = commands.add_parser("info", help="what a result file holds")
     info.add_argument("run", metavar="RUN.h5")
     info.add_argument("--all", action="store_true", help="print config keys without effect too")

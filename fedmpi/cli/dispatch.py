@@ -82,6 +82,10 @@ def _dispatch(args: argparse.Namespace) -> int:
         from fedmpi.cli.bench import bench
 
         return bench(args)
+    if args.command == "replay":
+        from fedmpi.cli.replay import show
+
+        return show(args.run, args.round, args.client, trust=args.trust)
     if args.command == "diff":
         from fedmpi.cli.verify import diff
 

@@ -243,6 +243,8 @@ def _conclude(call: Call, outcome: Outcome, out: str | Path | None) -> None:
     where = f"stopped after round {outcome.completed:,}"
     call.obey_signals(where + goes_on)
     if outcome.divergence:
-        call.warn(f"{outcome.divergence.sentence}; {outcome.divergence.remedy}")
+        found = outcome.divergence
+        replay = f"; `fedmpi replay {out} --round {found.round} --client {found.client}` does it again"
+        call.warn(f"{found.sentence}; {found.remedy}{replay if out else ''}")
     elif outcome.status == "stopped" and not outcome.is_callback:
         call.warn(f"{where}: {outcome.stop_reason}{goes_on}")
