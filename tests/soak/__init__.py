@@ -1,1 +1,1 @@
-"""An hour of kills and resumes, for somebody's machine and not for CI: python -m tests.soak --minutes 60."""
+"""An hour of kills and resumes; not in CI: python -m tests.soak --minutes 60."""

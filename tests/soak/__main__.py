@@ -1,4 +1,4 @@
-"""Kills at random moments and resumes on 1 to 4 ranks; then a long run without kills, whose memory is watched.
+"""Kills at random moments and resumes on 1 to 4 ranks; then a long run, whose memory is watched.
 
     nice -n 10 python -m tests.soak --minutes 60
 
@@ -97,11 +97,8 @@ class Leg:
 
 def kills(folder: Path, minutes: float, chance: random.Random) -> None:
     """A run that is struck every few seconds; at the end the bits of one that was not."""
-    end, counts, slowest = (
-        time.monotonic() + 60 * minutes,
-        dict.fromkeys(("rank", "launcher", "all", "asked", "stopped"), 0),
-        0.0,
-    )
+    end, slowest = time.monotonic() + 60 * minutes, 0.0
+    counts = dict.fromkeys(("rank", "launcher", "all", "asked", "stopped"), 0)
     words = ("run", "c.toml", "--out", "r.h5", "--set", "run.num_rounds=100000000", *STALL)
     on_ranks: list[int] = []
     while time.monotonic() < end:

@@ -16,8 +16,8 @@ WORDS = (
 
 
 def test_every_single_write_in_turn(fedmpi_cli, small_config, tmp_path):
-    """The k-th operation fails, for k = 1, 2, ... until the run passes: status 1 and the reason; what is there
-    can be read, and goes on to the bits of a run without a fault.
+    """The k-th fails, for k = 1, 2, ... until the run passes: status 1 and the reason; what is there can be
+    read, and goes on to the bits of a run without a fault.
     """
     assert fedmpi_cli("run", small_config, "--out", "whole.h5", *WORDS).returncode == 0
     whole, failed = fedmpi.load_run(tmp_path / "whole.h5"), []

@@ -18,7 +18,7 @@ from tests.support.simulations import single_rank
 def ends(monkeypatch) -> list[int]:
     """Statuses with which a watchdog would have ended this process."""
     found: list[int] = []
-    monkeypatch.setattr(watchdog, "leave", lambda comm, code: found.append(code))
+    monkeypatch.setattr(watchdog, "leave", lambda comm, code, **how: found.append(code))
     return found
 
 

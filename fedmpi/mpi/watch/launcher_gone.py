@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import threading
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from fedmpi.errors import EXIT_STOPPED
 
 _LOOK_SECONDS = 1.0
 _CHECKPOINT_SECONDS = 8.0  # to end by itself, with a checkpoint, before it is ended
+_LAUNCHERS = (
+    "mpirun", "mpiexec", "prterun", "prted", "orterun", "orted", "mpiexec.hydra", "hydra_pmi_proxy"
+)  # fmt: skip
 _LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 
 _watched: list[threading.Thread] = []  # once in a process
@@ -42,6 +46,24 @@ def _watch(rank: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(_CHECKPOINT_SECONDS)
     os._exit(EXIT_STOPPED)
+
+
+def end_launcher_later(seconds: float) -> None:
+    """SIGKILL to the launcher of this rank, or its daemon on this host, if it has not ended by then."""
+    parent = os.getppid()
+    try:
+        name, _, rest = Path(f"/proc/{parent}/stat").read_text().rpartition(")")
+    except OSError:
+        return
+    if name.partition("(")[2] not in _LAUNCHERS:
+        return  # srun's daemon, a shell: not ours to end
+    begin = rest.split()[19]  # in case another process gets its number
+    script = f'sleep {seconds}; [ "$(cut -d" " -f22 /proc/{parent}/stat)" = {begin} ] && kill -9 {parent}'
+    with contextlib.suppress(OSError):
+        subprocess.Popen(
+            ["sh", "-c", script], start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
 
 
 def _gone(parent: int, port: int | None) -> str:

@@ -24,6 +24,7 @@ from fedmpi.mpi.comm import Comm
 from fedmpi.mpi.watch import pulse
 from fedmpi.mpi.watch.board import Board, Courier
 from fedmpi.mpi.watch.judge import Sight, Verdict, judge, told
+from fedmpi.mpi.watch.launcher_gone import end_launcher_later
 
 _WARN_SHARE = 0.1  # of the limit
 _START_FACTOR, _START_SECONDS = 6, 600.0  # start-up and data: as many times as long, at least so long
@@ -210,13 +211,13 @@ class Watchdog(threading.Thread):
         # Results first. The others have time to save theirs, and to write their stacks.
         saved = self._save()
         if not speaks:
-            time.sleep(_OTHERS_SECONDS)
+            time.sleep(min(_OTHERS_SECONDS, 2 * self._limit))
         elif size > 1:
             time.sleep(min(2.0, self._limit / 4))
         if speaks:
             saved = saved or "what was written before is kept"
             _say(f"{saved}; the job ends with status {EXIT_STOPPED}, {self._go_on}")
-        leave(self._comm, EXIT_STOPPED)
+        leave(self._comm, EXIT_STOPPED, launcher_seconds=min(_LAST_SECONDS, 2 * self._limit))
 
     def _save(self) -> str:
         """What is not written yet, unless the main thread is at work on it; bounded in time."""
@@ -239,10 +240,15 @@ class Watchdog(threading.Thread):
             _say(f"warning: {text}")
 
 
-def leave(comm: Comm, code: int) -> None:
-    """End the whole job from any thread, whatever the main thread does."""
+def leave(comm: Comm, code: int, launcher_seconds: float) -> None:
+    """End the whole job from any thread, whatever the main thread does.
+
+    A launcher that has lost a host waits for it for ever: it is killed after so many seconds.
+    """
     with contextlib.suppress(Exception):
         sys.stdout.flush()
+    if comm.size > 1:
+        end_launcher_later(launcher_seconds)
     signal.setitimer(signal.ITIMER_REAL, _LAST_SECONDS)  # kills this process if MPI cannot end the job
     if comm.size > 1:
         comm.abort(code)
