@@ -52,6 +52,16 @@ def _add_simulating(commands: argparse._SubParsersAction) -> None:
     resume.add_argument("run", metavar="RUN.h5")
     _add_set(resume)
     resume.add_argument("--trust", action="store_true", help="run code that another user's file names")
+    resume.add_argument(
+        "--wait",
+        type=_seconds,
+        default=0.0,
+        metavar="S",
+        help="seconds to wait for a job that writes the file",
+    )
+    resume.add_argument(
+        "--force-lock", action="store_true", help="take the file over from a dead process on another host"
+    )
 
     verify = commands.add_parser(
         "verify", help="run a config on several numbers of ranks, compare the bits"
@@ -160,6 +170,12 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
         help="average the evaluations of the last R rounds (default: whole cycles, about a twentieth)",
     )  # fmt: skip
     compare.add_argument("--json", action="store_true", help="one JSON object instead of text")
+
+    replay = commands.add_parser("replay", help="one client's update of one round again, without MPI")
+    replay.add_argument("run", metavar="RUN.h5")
+    replay.add_argument("--round", type=_index, required=True, metavar="T", help="round, from 0")
+    replay.add_argument("--client", type=_index, required=True, metavar="N", help="client, from 0")
+    replay.add_argument("--trust", action="store_true", help="run code that another user's file names")
 
     info = commands.add_parser("info", help="what a result file holds")
     info.add_argument("run", metavar="RUN.h5")

@@ -42,7 +42,8 @@ def _dispatch(args: argparse.Namespace) -> int:
     if args.command == "resume":
         from fedmpi.cli.run import resume
 
-        return resume(args.run, args.set, trust=args.trust)
+        how = {"trust": args.trust, "wait": args.wait, "force_lock": args.force_lock}
+        return resume(args.run, args.set, **how)
     if args.command == "sweep":
         from fedmpi.cli.sweep import sweep
 
@@ -84,6 +85,10 @@ def _dispatch(args: argparse.Namespace) -> int:
         from fedmpi.cli.bench import bench
 
         return bench(args)
+    if args.command == "replay":
+        from fedmpi.cli.replay import show
+
+        return show(args.run, args.round, args.client, trust=args.trust)
     if args.command == "diff":
         from fedmpi.cli.verify import diff
 

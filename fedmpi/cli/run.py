@@ -12,6 +12,7 @@ from fedmpi.config import validate
 from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_STOPPED
 from fedmpi.experiments.lifecycle import Prepared, go_on, nothing_to_do, plan_resume, start
 from fedmpi.experiments.progress import Progress
+from fedmpi.mpi.watch.watchdog import watching
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.storage.columns import DIVERGED, DONE, STOPPED
 from fedmpi.storage.lock import writer_lock
@@ -30,19 +31,29 @@ def run(config_path: str, out: str, overrides: Sequence[str], *, force: bool = F
         config = comm.on_root(lambda: validate.load(config_path, overrides))
         comm.try_on_root(lambda: held.enter_context(writer_lock(path)))
         comm.try_on_root(lambda: check_target(path, force=force))
+        held.enter_context(watching(comm, config.run.stall_minutes, path))
         return _carry_out(start(comm, config, path, stop))
 
 
-def resume(run_path: str, overrides: Sequence[str], *, trust: bool = False) -> int:
+def resume(
+    run_path: str,
+    overrides: Sequence[str],
+    *,
+    trust: bool = False,
+    wait: float = 0.0,
+    force_lock: bool = False,
+) -> int:
     """Collective. Continue from the newest good checkpoint, on any number of ranks.
 
-    `trust` allows functions named in the file's config, if somebody else wrote the file.
+    `trust` allows functions named in the file's config, if somebody else wrote the file. `wait`: seconds to
+    wait for a job that writes the file; `force_lock`: take it over from one that counts as dead.
     """
     path = Path(run_path)
     stop = StopRequest().listen()
     with mpi.session() as comm, contextlib.ExitStack() as held:
         comm.try_on_root(lambda: read_attributes(path))  # before a lock file is made
-        comm.try_on_root(lambda: held.enter_context(writer_lock(path)))
+        lock = writer_lock(path, wait=wait, force=force_lock, tell=lambda text: print(text, flush=True))
+        comm.try_on_root(lambda: held.enter_context(lock))
         plan = comm.on_root(lambda: plan_resume(path, overrides, trust=trust))
         if comm.is_root:
             print("".join(f"note: {note}\n" for note in plan.notes), end="")
@@ -50,6 +61,7 @@ def resume(run_path: str, overrides: Sequence[str], *, trust: bool = False) -> i
             if comm.is_root:
                 print(nothing_to_do(path, plan))
             return EXIT_DIVERGED if plan.stored["status"] == DIVERGED else EXIT_DONE
+        held.enter_context(watching(comm, plan.config.run.stall_minutes, path))
         return _carry_out(go_on(comm, plan, path, stop))
 
 
@@ -64,6 +76,8 @@ def _carry_out(prepared: Prepared) -> int:
     if is_root:
         if outcome.divergence:
             print(f"\nfedmpi: {outcome.divergence.sentence}; {outcome.divergence.remedy}")
+            where = f"--round {outcome.divergence.round} --client {outcome.divergence.client}"
+            print(f"look at that update with: fedmpi replay {path} {where}")
         print(summary(path, outcome.phases), flush=True)
         recorded = simulation.training.recorded
         if recorded.startswith("no"):

@@ -59,6 +59,13 @@ class RunConfig:
     max_minutes: float | None = option(
         None, "stop with a checkpoint before this time is up", above=0, may_change=True
     )
+    stall_minutes: float = option(
+        10.0,
+        "without progress on some rank for so long, the job ends with status 75; 0 = never",
+        at_least=0,
+        at_most=60 * 24 * 30,
+        may_change=True,
+    )
     record_params_every: int = option(
         0, "rounds between stored x_t; 0 = never", at_least=0, may_change=True
     )

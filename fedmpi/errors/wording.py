@@ -29,7 +29,7 @@ def option(name: str, value: object = None) -> str:
     ("out='a.h5'", 'force=True')
     """
     if _in_python.get():
-        return f"{name}={True if value is None else str(value)!r}"
+        return f"{name.replace('-', '_')}={True if value is None else str(value)!r}"
     return f"--{name}" if value is None else f"--{name} {value}"
 
 

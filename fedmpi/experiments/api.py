@@ -77,6 +77,7 @@ def run(
     with begin("run", objects) as call:
         chosen = call.comm.on_root(lambda: load_config(config, overrides, call.named))
         path = call.output_file(out, force=force)
+        call.watch(chosen.run.stall_minutes, path)
         prepared = start(call.comm, chosen, path, call.stop, with_checkpoints=out is not None)
         outcome = _carry_out(prepared, on_evaluation, on_round, progress=progress)
         result = call.comm.on_root(lambda: load_run(path))
@@ -89,6 +90,8 @@ def resume(
     overrides: Settings = None,
     *,
     trust: bool = False,
+    wait: float = 0.0,
+    force_lock: bool = False,
     on_evaluation: Callable[[dict[str, float]], Any] | None = None,
     on_round: Callable[[int], Any] | None = None,
     progress: bool = True,
@@ -97,13 +100,15 @@ def resume(
     """Collective. Go on with a run from its newest good checkpoint, on any number of ranks.
 
     `overrides` may lengthen it: {"run.num_rounds": 2000}. A run that is over is returned as it is. `trust`
-    allows code that another user's file names, and objects whose source changed. The rest is as in `run`.
+    allows code that another user's file names, and objects whose source changed. A file that
+    another job writes is waited for, `wait` seconds; `force_lock` takes it over from a process on another
+    host that gives no sign of life. The rest is as in `run`.
     """
     with begin("resume", objects) as call:
         comm, path = call.comm, call.input_file(path)
         settings = comm.on_root(lambda: override_texts(overrides))
         comm.try_on_root(lambda: read_attributes(path))  # before a lock file is made
-        call.lock(path)
+        call.lock(path, wait=wait, force=force_lock, tell=lambda text: warnings.warn(text, stacklevel=2))
         plan = comm.on_root(
             lambda: plan_resume(path, settings, trust=trust, given_by=GIVEN_BY, named=call.named)
         )
@@ -111,6 +116,7 @@ def resume(
         for note in notes if comm.is_root else ():
             warnings.warn(note, stacklevel=2)
         if not plan.is_over:
+            call.watch(plan.config.run.stall_minutes, path)
             outcome = _carry_out(
                 go_on(comm, plan, path, call.stop), on_evaluation, on_round, progress=progress
             )
@@ -150,6 +156,7 @@ def sweep(
         folder = call.output_folder(out)
         screen = progress_bar("runs") if progress and world.is_root else None
         watched = SweepProgress(screen, folder, points) if screen else None
+        call.watch(points[0].config.run.stall_minutes, folder / "sweep", is_sweep=True)
         with job.groups(world, ranks_per_run) as group:
             outcome = job.do_sweep(world, group, points, points, folder, call.stop, watched)
         if outcome.failures:
@@ -236,6 +243,8 @@ def _conclude(call: Call, outcome: Outcome, out: str | Path | None) -> None:
     where = f"stopped after round {outcome.completed:,}"
     call.obey_signals(where + goes_on)
     if outcome.divergence:
-        call.warn(f"{outcome.divergence.sentence}; {outcome.divergence.remedy}")
+        found = outcome.divergence
+        replay = f"; `fedmpi replay {out} --round {found.round} --client {found.client}` does it again"
+        call.warn(f"{found.sentence}; {found.remedy}{replay if out else ''}")
     elif outcome.status == "stopped" and not outcome.is_callback:
         call.warn(f"{where}: {outcome.stop_reason}{goes_on}")

@@ -19,6 +19,7 @@ from fedmpi.errors import EXIT_STOPPED, UserError
 from fedmpi.errors.wording import in_python
 from fedmpi.experiments.python_input import known_objects
 from fedmpi.mpi import Comm, attached
+from fedmpi.mpi.watch.watchdog import watching
 from fedmpi.mpi.world import launched_size
 from fedmpi.simulation.stopping import StopRequest, is_interrupt, reason
 from fedmpi.storage.lock import writer_lock
@@ -41,9 +42,13 @@ class Call:
         """The name of a file to read."""
         return _path("path", path)
 
-    def lock(self, path: Path) -> None:
-        """Collective. Nobody else writes this result file."""
-        self.comm.try_on_root(lambda: self.held.enter_context(writer_lock(path)))
+    def lock(self, path: Path, **how: Any) -> None:
+        """Collective. Nobody else writes this result file; `how` as in `writer_lock`."""
+        self.comm.try_on_root(lambda: self.held.enter_context(writer_lock(path, **how)))
+
+    def watch(self, stall_minutes: float, path: Path, *, is_sweep: bool = False) -> None:
+        """Collective. No rank may be silent for long from now on, until the call ends."""
+        self.held.enter_context(watching(self.comm, stall_minutes, path, is_sweep=is_sweep))
 
     def output_file(self, out: str | Path | None, *, force: bool) -> Path:
         """Collective. The result file, locked by rank 0; without `out` one that is removed again."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedmpi.experiments.sweep.points import Point
 from fedmpi.experiments.sweep.store import Store
+from fedmpi.mpi.watch import pulse
 from fedmpi.simulation.outcome import Listener
 from fedmpi.simulation.stopping import StopRequest
 
@@ -50,6 +51,7 @@ class Callbacks(Listener):
     def _call(self, function: Callable[[Any], Any] | None, argument: Any) -> None:
         if function is None or self.error is not None:
             return
+        pulse.here.at(pulse.CODES["in a callback"])
         try:
             if function(argument):
                 self._stop.request()

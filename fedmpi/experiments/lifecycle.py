@@ -18,6 +18,7 @@ from fedmpi.errors.wording import setting
 from fedmpi.experiments.signature import require_own
 from fedmpi.experiments.tensorboard import require_tensorboard
 from fedmpi.mpi import Comm
+from fedmpi.mpi.watch import pulse
 from fedmpi.storage.checkpoint import Checkpoint, newest_checkpoint, read_part
 from fedmpi.storage.columns import DIVERGED
 from fedmpi.storage.reader import read_attributes
@@ -85,7 +86,7 @@ def prepare_pack(
     from fedmpi.experiments.provenance import describe_job  # here, since torch takes seconds to load
     from fedmpi.simulation.loop import make_pack
 
-    device = comm.try_on_all(lambda: _device(comm, configs[0].run))
+    device = comm.try_on_all(lambda: device_of(comm, configs[0].run))
     return [
         (simulation, describe_job(comm, simulation.config, device, len(configs)))
         for simulation in make_pack(comm, configs, device, stops)
@@ -94,6 +95,7 @@ def prepare_pack(
 
 def begin(comm: Comm, beginnings: Sequence[Beginning], *, with_checkpoints: bool = True) -> list[Prepared]:
     """Collective. Runs of a pack, each with its file, which exists when this returns."""
+    pulse.here.starts()
     wants_events = any(beginning.config.run.tensorboard for beginning in beginnings)
     comm.try_on_root(require_tensorboard if wants_events else lambda: None)
     made = prepare_pack(comm, [b.config for b in beginnings], [b.stop for b in beginnings])
@@ -148,7 +150,7 @@ def _with_file(
     else:
         # The same data, model and participation as before; then its state.
         checkpoint, stored = plan.checkpoint, plan.stored
-        comm.try_on_root(lambda: _check_digests(simulation, checkpoint, stored))
+        comm.try_on_root(lambda: check_digests(simulation, checkpoint, stored))
         if checkpoint:
             simulation.restore(checkpoint, lambda rank: read_part(path, checkpoint, rank))
         file = ResultFile.reopen(simulation, path, attributes, stored, checkpoint)
@@ -198,7 +200,7 @@ def nothing_to_do(path: Path, plan: ResumePlan) -> str:
     return f"{path}: done with {plan.completed:,} rounds; extend it with " + setting("run.num_rounds=...")
 
 
-def _device(comm: Comm, run: RunConfig) -> torch.device:
+def device_of(comm: Comm, run: RunConfig) -> torch.device:
     """Where this rank computes; refused if it is not there, or if MPI cannot send from it."""
     from fedmpi.mpi.cuda_aware import require_cuda_aware
     from fedmpi.mpi.device import choose_device
@@ -210,7 +212,7 @@ def _device(comm: Comm, run: RunConfig) -> torch.device:
     return device
 
 
-def _check_digests(simulation: Simulation, checkpoint: Checkpoint | None, stored: dict[str, Any]) -> None:
+def check_digests(simulation: Simulation, checkpoint: Checkpoint | None, stored: dict[str, Any]) -> None:
     """Rank 0: refuse to continue with different data, a different model or a different schedule."""
     names = {"data": "data split", "model": "initial model", "participation": "schedule or trace"}
     for name, now in simulation.digests().items():

@@ -7,6 +7,7 @@ checkpoints. Invariant: results reach the disk before the checkpoint that names 
 from __future__ import annotations
 
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from fedmpi.config.user_code import describe_code
 from fedmpi.data.ownership import owner_of
 from fedmpi.experiments.signature import signature
 from fedmpi.experiments.tensorboard import EventFiles, remove_events
+from fedmpi.mpi.watch.watchdog import rescues
 from fedmpi.simulation.cadence import is_due
 from fedmpi.simulation.loop import Simulation
 from fedmpi.simulation.outcome import Outcome, Output
@@ -26,7 +28,7 @@ from fedmpi.storage.checkpoint import (
     write_checkpoint,
     write_part,
 )
-from fedmpi.storage.columns import DIVERGED, OPTIONAL_TABLES, OUTPUT, TABLES
+from fedmpi.storage.columns import DIVERGED, OPTIONAL_TABLES, OUTPUT, STOPPED, TABLES
 from fedmpi.storage.files import write_whole
 from fedmpi.storage.writer import RunWriter
 
@@ -47,7 +49,11 @@ class ResultFile(Output):
         if writer:  # the files of a pack share the time for output
             writer.share /= simulation.num_packed
         self._last_checkpoint = time.monotonic()
+        self._busy = threading.RLock()  # held while the writer is at work
+        self._simulation = simulation
         self._events = None
+        if writer:
+            rescues[path] = self._rescue
         if writer and self._config.tensorboard:
             self._events = EventFiles(path, self._clock.offset)
 
@@ -165,7 +171,7 @@ class ResultFile(Output):
         # Rank 0 only; x is copied from a GPU only where it is needed.
         if is_due(simulation.completed, self._config.record_params_every):
             self._writer.add_snapshot(simulation.completed, simulation.global_params)
-        with self._clock(OUTPUT):
+        with self._clock(OUTPUT), self._busy:
             if checkpoint:
                 self._checkpoint(simulation)
             elif self._writer.is_flush_due:
@@ -184,13 +190,25 @@ class ResultFile(Output):
         attributes = {"status": outcome.status, "phases": json.dumps(outcome.phases)}
         if simulation.training.recorded:  # on a GPU
             attributes["recorded"] = simulation.training.recorded
-        with self._clock(OUTPUT):
+        rescues.pop(self.path, None)
+        with self._clock(OUTPUT), self._busy:
             if is_checkpoint:
                 self._checkpoint(simulation, **attributes)
             else:
                 self._writer.flush(simulation.global_params, **attributes)
             if self._events:
                 self._events.close()
+
+    def _rescue(self) -> str:
+        """Write what is not written yet, in another thread, while this one waits and the job is to end.
+
+        The state of the round that goes on is not kept: the run goes on from its newest checkpoint.
+        """
+        if not self._busy.acquire(blocking=False):
+            return ""
+        simulation = self._simulation  # not released again: nobody writes after this
+        self._writer.flush(simulation.global_params, status=STOPPED)
+        return f"the results of {simulation.completed:,} rounds are in {self.path}"
 
     def _checkpoint(self, simulation: Simulation, **attributes: str) -> None:
         self._writer.flush(simulation.global_params, **attributes)

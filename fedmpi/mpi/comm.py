@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedmpi.errors import ClientError, UserError
+from fedmpi.mpi.watch import pulse
 
 T = TypeVar("T")
 
@@ -26,8 +27,9 @@ class Comm:
         """Collective. The optional numbers are those of the whole job, if these ranks are a part of it."""
         self.is_part = device_rank is not None  # a part of the job: other ranks may continue without it
         self._mpi = import_mpi()
-        self._world = world
-        self._node = world.Split_type(self._mpi.COMM_TYPE_SHARED)
+        scope = pulse.FOR_GROUP if self.is_part else pulse.FOR_WORLD
+        self._world = pulse.Watched(world, scope)
+        self._node = pulse.Watched(world.Split_type(self._mpi.COMM_TYPE_SHARED), scope)
         self.rank: int = world.rank
         self.size: int = world.size
         self.node_rank: int = self._node.rank  # local rank: correct under every launcher
@@ -52,17 +54,21 @@ class Comm:
         """Collective. A group of the first `count` ranks; None on the others."""
         inside = self.rank < count
         world = self._world.Split(0 if inside else self._mpi.UNDEFINED, self.rank)
+        pulse.here.in_group(1 if inside else 0)
         return Comm(world, self.device_rank, self.node_ranks) if inside else None
 
     def split(self, group: int) -> Comm:
         """Collective. A group of the ranks that pass the same number."""
-        return Comm(self._world.Split(group, self.rank), self.device_rank, self.node_ranks)
+        world = self._world.Split(group, self.rank)
+        pulse.here.in_group(group + 1)
+        return Comm(world, self.device_rank, self.node_ranks)
 
     def free(self) -> None:
         """Collective. Free what `first` and `split` allocated; do not use this object any more."""
         self._node.Free()
         if self.is_part:
             self._world.Free()
+            pulse.here.in_group(0)
 
     def maximum(self, values: np.ndarray) -> np.ndarray:
         """Collective. Elementwise maximum over ranks of a small float64 array."""
@@ -79,10 +85,14 @@ class Comm:
     def wait_asleep(self, meanwhile: Callable[[], None] | None = None) -> None:
         """Collective. Wait until all ranks are here, without keeping the core busy."""
         request = self._world.Ibarrier()
-        while not request.Test():
-            if meanwhile:
-                meanwhile()
-            time.sleep(0.002 if meanwhile is None else 0.05)
+
+        def wait() -> None:
+            while not request.Test():
+                if meanwhile:
+                    meanwhile()
+                time.sleep(0.002 if meanwhile is None else 0.05)
+
+        pulse.here.waiting(wait, pulse.FOR_GROUP if self.is_part else pulse.FOR_WORLD)()
 
     def sum_in_place(self, values: Any) -> None:
         """Collective. Elementwise sum over ranks. Exact for integers, or if each entry has one owner.
@@ -131,6 +141,10 @@ class Comm:
         self.agree(error)
         return result
 
+    def abort(self, code: int) -> None:
+        """End the job on all ranks, from any thread; does not return."""
+        self._world.Abort(code)
+
     def barrier(self) -> None:
         """Collective. Wait until all ranks are here."""
         self._world.Barrier()
@@ -159,12 +173,17 @@ class Comm:
         return self._node.bcast(value, root=0)
 
     def send_later(self, values: np.ndarray, rank: int, tag: int) -> Any:
-        """Start sending bytes to a rank; keep `values` unchanged until `wait()` of the returned request."""
+        """Start sending bytes to a rank; keep `values` unchanged until `complete` of the request."""
         return self._world.Isend(values, dest=rank, tag=tag)
 
     def receive_later(self, values: np.ndarray, rank: int, tag: int) -> Any:
-        """Start receiving bytes from a rank; `values` is filled after `wait()` of the returned request."""
+        """Start receiving bytes from a rank; `values` is filled after `complete` of the request."""
         return self._world.Irecv(values, source=rank, tag=tag)
+
+    def complete(self, request: Any) -> None:
+        """Wait for what `send_later` or `receive_later` started."""
+        scope = pulse.FOR_GROUP if self.is_part else pulse.FOR_WORLD
+        pulse.here.waiting(request.wait, scope, in_order=False)()
 
     def scatter_on_node(self, part_of: Callable[[int], np.ndarray] | None, out: np.ndarray) -> None:
         """Collective. The node's first rank sends `part_of(world rank)` into each rank's `out`."""

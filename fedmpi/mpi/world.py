@@ -19,6 +19,7 @@ from typing import Any
 
 from fedmpi.errors import EXIT_FAILURE, UserError
 from fedmpi.mpi.comm import Comm, import_mpi
+from fedmpi.mpi.watch.launcher_gone import end_with_launcher
 
 # Made once, since the number of communicators is limited.
 _connected: list[Comm] = []  # all ranks of the job
@@ -120,6 +121,7 @@ def _start() -> tuple[Any, bool]:
             "MPI was finalised earlier in this process and cannot start again; start a new process"
         )
     is_ours = not mpi.Is_initialized()
+    end_with_launcher(launched_size(), launched_rank())
     if is_ours:
         mpi.Init()
     return mpi, is_ours

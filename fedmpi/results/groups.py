@@ -14,6 +14,7 @@ from fedmpi.storage.runs import flat_config
 _BESIDE = {
     "data.root", "data.stage", "run.seed", "run.name", "run.tensorboard", "run.device", "run.cuda_aware",
     "run.checkpoint_every", "run.checkpoint_minutes", "run.max_minutes",
+    "run.stall_minutes",
 }  # fmt: skip
 _FEW = 7  # groups with distinct colours
 # In a sweep, long names and those with blanks end with a digest of all settings, seed included.

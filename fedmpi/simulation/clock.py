@@ -7,22 +7,29 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from fedmpi.mpi.watch import pulse
+
 if TYPE_CHECKING:
     import torch
 
 
 class Phase:
-    """Counts the time of `with` blocks. A class of its own: a round has ten such blocks."""
+    """Counts the time of `with` blocks, and shows other ranks where this one is.
 
-    __slots__ = ("_begin", "_name", "_seconds")
+    A class of its own: a round has ten such blocks.
+    """
+
+    __slots__ = ("_begin", "_code", "_name", "_seconds")
 
     def __init__(self, seconds: dict[str, float], name: str) -> None:
-        self._seconds, self._name = seconds, name
+        self._seconds, self._name, self._code = seconds, name, pulse.CODES.get(name, 0)
 
     def __enter__(self) -> None:
+        pulse.here.at(self._code)
         self._begin = time.perf_counter()
 
     def __exit__(self, *error: object) -> None:
+        pulse.here.at(0)
         self._seconds[self._name] += time.perf_counter() - self._begin
 
 

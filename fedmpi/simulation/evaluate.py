@@ -18,6 +18,7 @@ from fedmpi.data.evaluation import EvalData
 from fedmpi.models.engines.forward import Forward, make_forward, may_take_many
 from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
+from fedmpi.mpi.watch import pulse
 from fedmpi.simulation.aggregate import Vector
 
 Metrics = tuple[float, float]  # mean loss, accuracy
@@ -117,6 +118,7 @@ def _look_at(outputs: Tensor, labels: Tensor) -> Tensor:
     Takes (blocks, models, classes, samples), or (blocks, models, samples) of losses; and labels,
     (blocks, samples).
     """
+    pulse.here.tick()
     if outputs.dim() == 3:
         losses = outputs.double().sum(dim=2)
         return torch.stack((losses, torch.full_like(losses, math.nan)), dim=1)

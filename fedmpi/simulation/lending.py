@@ -60,7 +60,7 @@ class Loans:
     def receive(self, client: int, count: int) -> tuple[Tensor, Tensor]:
         """The samples of a borrowed client, on this rank's device."""
         request, buffer = self._arriving.pop(client)
-        request.wait()
+        self._comm.complete(request)
 
         # A client without samples sends nothing.
         rows, owned = self._data.num_drawn(client, count), self._data.inputs
@@ -80,7 +80,7 @@ class Loans:
     def finish(self) -> None:
         """Wait until all samples are sent."""
         for request, _ in self._sending:
-            request.wait()
+            self._comm.complete(request)
         self._sending.clear()
 
     def _num_bytes(self, client: int, count: int) -> int:

@@ -22,6 +22,7 @@ from fedmpi.models.engines import choose_engine
 from fedmpi.models.engines.layout import speed_up
 from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
+from fedmpi.mpi.watch import pulse
 from fedmpi.participation import make_participation
 from fedmpi.simulation.aggregate import NonFiniteUpdateError
 from fedmpi.simulation.clock import Stopwatch, peak_device_memory_mb, peak_memory_mb
@@ -115,7 +116,7 @@ class Simulation:
         # All ranks take x_0 from rank 0: a user's model function may draw other numbers on each rank.
         initial = self.model.initial.copy()
         comm.broadcast(initial)
-        self.state = self._placed(self.method.init(initial))
+        self.state = self.placed(self.method.init(initial))
 
     def _build_model(self, device: torch.device, beside: Simulation | None) -> FlatModel:
         module = build_model(self.config, self.data.shape, self.data.num_classes)
@@ -125,7 +126,8 @@ class Simulation:
         self.speed_up = speed_up(model, self.data.shape, is_known=bool(beside and beside.speed_up))
         return model
 
-    def _placed(self, state: ServerState) -> ServerState:
+    def placed(self, state: ServerState) -> ServerState:
+        """The state with its vectors where this run keeps them."""
         return to_device(state, self.model.values.device) if self._stays_on_device else state
 
     @property
@@ -145,7 +147,7 @@ class Simulation:
         """
         # The server's state.
         self.completed = checkpoint.completed
-        self.state = self._placed(
+        self.state = self.placed(
             ServerState(
                 checkpoint.global_params, checkpoint.accumulated, checkpoint.anchor_round, checkpoint.method
             )
@@ -184,6 +186,10 @@ class Simulation:
             method=self.extras,
             parts=self.comm.size if self.method.tables else 0,
         )
+
+    def method_of(self, t: int) -> Method:
+        """The warm-up's, or the one that follows."""
+        return self.warmup_method if t < self.config.warmup_rounds else self.method
 
     def run(self, output: Output | None = None, listener: Listener | None = None) -> Outcome:
         """Collective. Run the remaining rounds; returns how they ended. Prints nothing."""
@@ -247,8 +253,9 @@ class Simulation:
 
     def one_round(self, t: int, output: Output = _NOWHERE) -> Steps[None]:
         """Collective. Round t of Algorithm 1: from x_t to x_{t+1}."""
+        pulse.here.in_round(t)
         comm_before = self._comm_seconds()
-        method = self.warmup_method if t < self.config.warmup_rounds else self.method
+        method = self.method_of(t)
 
         # Who takes part, and with what weight: the same answer on every rank.
         clients, weights = self.participation.weights(t)

@@ -23,6 +23,7 @@ from fedmpi.methods import Method, Round, ServerState
 from fedmpi.models.engines import Engine
 from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
+from fedmpi.mpi.watch import pulse
 from fedmpi.simulation.aggregate import Reduced, Share, placed, wave_size
 from fedmpi.simulation.client import Failures, Task
 from fedmpi.simulation.clock import Stopwatch
@@ -221,6 +222,7 @@ class Training:
         return found
 
     def _keep_moving(self) -> None:
+        pulse.here.tick()
         for part in self._parts if self._comm.size > 1 else ():
             part.order.population.loans.keep_moving()
 

@@ -73,7 +73,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
 # Columns that the first files of this format did not have.
 ADDED_LATER = ("idle_time_s",)
 # Config keys that they did not have, with the values that these runs had in effect.
-KEYS_ADDED_LATER = {"run": {"deterministic": True, "tf32": False}}
+KEYS_ADDED_LATER = {"run": {"deterministic": True, "tf32": False, "stall_minutes": 10.0}}
 
 # Only in files of runs that asked for them.
 OPTIONAL_TABLES: dict[str, tuple[Column, ...]] = {

@@ -38,7 +38,8 @@ def processes_in(folder: Path) -> dict[int, bool]:
             if entry.name.isdigit() and (entry / "cwd").readlink() == folder:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
                 if words[0]:  # not a zombie
-                    found[int(entry.name)] = b"mpirun" not in words[0] and b"fedmpi" in words
+                    is_launcher = words[0].endswith((b"mpirun", b"prterun"))
+                    found[int(entry.name)] = not is_launcher and b"fedmpi" in words
         except OSError:
             continue
     return found

@@ -48,6 +48,8 @@ class Faulty(nn.Module):
                 raise RuntimeError("the dog ate the minibatch")
             if fault == "exit":
                 os._exit(9)
+            if fault == "disk":
+                os.fsync = lambda descriptor: time.sleep(3600)
             if fault == "nan":
                 return self.layer(inputs.flatten(1)) * float("nan")
         return self.layer(inputs.flatten(1))

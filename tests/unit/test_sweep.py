@@ -16,6 +16,7 @@ from fedmpi.experiments.sweep import claims
 from fedmpi.experiments.sweep.best import collect
 from fedmpi.experiments.sweep.points import experiment, load_sweep
 from fedmpi.experiments.sweep.store import Outcome, Store, outcome_of
+from fedmpi.storage import holder
 from tests.support.configs import SMALL
 from tests.support.run_files import finished_run
 
@@ -142,10 +143,10 @@ def test_claims_of_the_dead_are_recovered(tmp_path):
 def test_claims_of_other_hosts(tmp_path, monkeypatch):
     """Elsewhere a holder counts as dead when its file is old, or if it was an earlier life of this job."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setattr(claims, "_machine", lambda: "elsewhere")
+    monkeypatch.setattr(holder, "machine", lambda: "elsewhere")
     claim = claims.take(tmp_path, "a")
     claims.take(tmp_path, "b")
-    monkeypatch.setattr(claims, "_machine", lambda: "here")
+    monkeypatch.setattr(holder, "machine", lambda: "here")
     assert claims.take(tmp_path, "a") is None
     os.utime(claim.path, (0, time.time() - 2 * claims.STALE_SECONDS))
     assert claims.take(tmp_path, "a") is not None

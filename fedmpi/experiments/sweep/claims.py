@@ -12,9 +12,7 @@ import contextlib
 import errno
 import json
 import os
-import re
 import secrets
-import socket
 import threading
 import time
 from pathlib import Path
@@ -22,10 +20,15 @@ from typing import Any
 
 from fedmpi.errors import OutputError
 from fedmpi.storage.files import write_contended
+from fedmpi.storage.holder import (
+    STALE_SECONDS,
+    file_server_time,
+    identity,
+    is_before_requeue,
+    process_start,
+)
 
 HEARTBEAT_SECONDS = 15.0
-# On another host a holder counts as dead when its file was not touched for this long.
-STALE_SECONDS = float(os.environ.get("FEDMPI_CLAIM_TIMEOUT", "600"))
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -50,7 +53,7 @@ class Claim:
         self._ended.set()
         self._thread.join()
         with contextlib.suppress(OSError):
-            write_contended(self.path, json.dumps(_identity() | {"released": True}).encode())
+            write_contended(self.path, json.dumps(identity() | {"released": True}).encode())
 
 
 def take(folder: Path, name: str) -> Claim | None:
@@ -59,7 +62,7 @@ def take(folder: Path, name: str) -> Claim | None:
     if holder is not None and is_alive(holder):
         return None
     path = folder / f"{name}.claim-{number + 1}"
-    return Claim(path) if _create(path, json.dumps(_identity()).encode()) else None
+    return Claim(path) if _create(path, json.dumps(identity()).encode()) else None
 
 
 def is_held(folder: Path, name: str) -> bool:
@@ -89,26 +92,12 @@ def is_alive(holder: dict[str, Any]) -> bool:
     """Whether the process behind a claim still works on it."""
     if holder.get("released"):
         return False
-    here = _identity()
+    here = identity()
     if holder.get("machine") == here["machine"]:
-        return _process_start(holder["pid"]) == holder["start"]
-    same_job = here["slurm_job"] and holder.get("slurm_job") == here["slurm_job"]
-    if same_job and holder["slurm_restart"] < here["slurm_restart"]:
-        return False  # the same job before a requeue, on hosts that it no longer has
-    return _now(Path(holder["folder"])) - holder["touched"] < STALE_SECONDS
-
-
-def _now(folder: Path) -> float:
-    """Time by the file server's clock, which may differ from ours."""
-    probe = folder / f".clock-{os.getpid()}-{secrets.token_hex(4)}"
-    try:
-        probe.touch()
-        return probe.stat().st_mtime
-    except OSError:
-        return time.time()
-    finally:
-        with contextlib.suppress(OSError):
-            probe.unlink()
+        return process_start(holder["pid"]) == holder["start"]
+    if is_before_requeue(holder, here):
+        return False
+    return file_server_time(Path(holder["folder"])) - holder["touched"] < STALE_SECONDS
 
 
 def _create(path: Path, text: bytes) -> bool:
@@ -138,35 +127,3 @@ def _create_exclusively(path: Path, text: bytes) -> bool:
     except OSError as error:
         raise OutputError.from_os(error, path) from None
     return True
-
-
-def _identity() -> dict[str, Any]:
-    """Identifies this process, so that others can tell whether it is alive."""
-    restart = os.environ.get("SLURM_RESTART_COUNT", "")
-    return {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "start": _process_start(os.getpid()),
-        "machine": _machine(),
-        "slurm_job": os.environ.get("SLURM_JOB_ID", ""),
-        "slurm_restart": int(restart) if restart.isdecimal() else 0,
-    }
-
-
-def _machine() -> str:
-    """The scope in which a process id is unique: one boot of one host, one namespace."""
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
-    return f"{socket.gethostname()} {secrets.token_hex(8)}"  # unknown: never the same
-
-
-def _process_start(pid: int) -> str | None:
-    """When a process began, None if there is none; process ids are reused."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    values = re.sub(r"^.*\)", "", stat, flags=re.DOTALL).split()
-    return None if values[0] in "ZX" else values[19]

@@ -1,0 +1,50 @@
+"""A disk that fails at any single operation: a sentence, and results from which the run goes on."""
+
+from __future__ import annotations
+
+import shutil
+
+import fedmpi
+from fedmpi.results.compare import first_difference
+from tests.support.bad_disk import bad_disk
+
+# Results, a table of what clients remember, two checkpoints.
+WORDS = (
+    "--set", "run.num_rounds=3", "--set", "run.checkpoint_every=2", "--set", "run.eval_every=0",
+    "--set", "algorithm.name=scaffold",
+)  # fmt: skip
+
+
+def test_every_single_write_in_turn(fedmpi_cli, small_config, tmp_path):
+    """The k-th fails, for k = 1, 2, ... until the run passes: status 1 and the reason; what is there can be
+    read, and goes on to the bits of a run without a fault.
+    """
+    assert fedmpi_cli("run", small_config, "--out", "whole.h5", *WORDS).returncode == 0
+    whole, failed = fedmpi.load_run(tmp_path / "whole.h5"), []
+    for k in range(1, 200):
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        with bad_disk(folder, k) as disk:
+            done = fedmpi_cli("run", small_config, "--out", f"{k}/r.h5", *WORDS)
+        if not disk.failed:
+            break
+
+        # Status and sentence.
+        failed.append(disk.failed)
+        assert done.returncode == 1, (k, disk.failed, done.stderr)
+        assert f"cannot write {k}/r.h5" in done.stderr, (k, disk.failed)
+        assert "what was written before is kept" in done.stderr
+        assert "Traceback" not in done.stderr
+
+        # On a disk that is well again the run goes on, or begins.
+        if (folder / "r.h5").exists():
+            assert fedmpi.load_run(folder / "r.h5").status in ("running", "done")
+            again = fedmpi_cli("resume", f"{k}/r.h5")
+        else:
+            again = fedmpi_cli("run", small_config, "--out", f"{k}/r.h5", *WORDS)
+        assert again.returncode == 0, (k, disk.failed, again.stderr)
+        assert first_difference(fedmpi.load_run(folder / "r.h5"), whole) is None, (k, disk.failed)
+        shutil.rmtree(folder)
+    assert done.returncode == 0, done.stderr
+    assert {"write", "fsync", "replace", "pwrite"} <= set(failed)
+    assert len(failed) > 20
