@@ -88,7 +88,7 @@ def test_a_pack_goes_on_packed_and_unpacked(tmp_path, fedmpi_cli, how):
     wait_until(lambda: not job.processes(), "the end of all processes")
 
     # One alone, the other two in a pack of two.
-    done = fedmpi_cli("resume", "d/seed-2.h5")
+    done = fedmpi_cli("resume", "d/seed-2.h5", "--wait", 15)
     assert done.returncode == 0, done.stderr
     done = fedmpi_cli("sweep", "s.toml", "--out", "d", "--pack", 2)
     assert done.returncode == 0, done.stdout
