@@ -126,9 +126,10 @@ def kills(folder: Path, minutes: float, chance: random.Random) -> None:
     if difference:
         sys.exit(f"other bits than without kills: {difference.text}; see {folder}")
     told = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    ranks = ", ".join(map(str, sorted(set(on_ranks))))
     print(
-        f"{sum(counts.values())} legs struck down ({told}), on {', '.join(map(str, sorted(set(on_ranks))))} "
-        f"ranks; {rounds:,} rounds with the bits of a run without kills; all processes were gone "
+        f"{sum(counts.values())} legs struck down ({told}), on {ranks} ranks; {rounds:,} rounds "
+        f"with the bits of a run without kills; all processes were gone "
         f"{slowest:.1f} s after a kill at the latest",
         flush=True,
     )

@@ -13,7 +13,7 @@ import torch
 from fedmpi.config import may_change, validate
 from fedmpi.config.effects import unused_keys
 from fedmpi.errors import UserError
-from fedmpi.experiments.lifecycle import _device
+from fedmpi.experiments.lifecycle import device_of
 from fedmpi.experiments.provenance import _place
 from fedmpi.mpi import cuda_aware, device
 from fedmpi.mpi.comm import import_mpi
@@ -106,7 +106,7 @@ def test_the_config_decides_on_determinism_and_tf32(gpus, deterministic, tf32):
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = not tf32
     run = config(f"run.deterministic={str(deterministic).lower()}", f"run.tf32={str(tf32).lower()}").run
     with settings_restored():
-        assert _device(SimpleNamespace(device_rank=0, size=1), run).type == "cuda"
+        assert device_of(SimpleNamespace(device_rank=0, size=1), run).type == "cuda"
         assert settings() == (deterministic, tf32, tf32)
     assert settings() == (not deterministic, not tf32, not tf32)
 
@@ -303,19 +303,19 @@ def test_an_mpi_without_device_pointers_is_refused_before_the_run(gpus, monkeypa
         with pytest.raises(
             UserError, match=r"config run\.cuda_aware = true: this MPI \(.+\) cannot take"
         ) as no:
-            _device(comm, wanted.run)
+            device_of(comm, wanted.run)
         assert "use false" in str(no.value)
         assert "CUDA-aware MPI" in str(no.value)
     else:
-        assert _device(comm, wanted.run) == GPU
+        assert device_of(comm, wanted.run) == GPU
     assert ("does not tell whether" in _place(comm, wanted, GPU).note) == (answer is None)
     # Where no buffer of a GPU is handed to MPI, the answer does not matter.
     for other, size in ((config(), 2), (wanted, 1)):
         alone = SimpleNamespace(device_rank=1, size=size, rank=0, host="n1")
-        assert _device(alone, other.run) == GPU
+        assert device_of(alone, other.run) == GPU
         assert _place(alone, other, GPU).note == ""
     gpus(0)
-    assert _device(comm, wanted.run) == CPU
+    assert device_of(comm, wanted.run) == CPU
 
 
 # Memory of a GPU.
