@@ -146,7 +146,9 @@ def _command(request: Request) -> list[str]:
 def _launcher(request: Request) -> list[str]:
     """Lines that set `launch`."""
     words = ["srun", *([f"--mpi={request.mpi}"] if request.mpi else []), *request.srun]
-    srun, mpirun = f"launch=({shlex.join(words)})", 'launch=(mpirun -n "$SLURM_NTASKS")'
+    # A bare comma looks like a slip in an array.
+    quoted = [f"'{w}'" if "," in w and shlex.quote(w) == w else shlex.quote(w) for w in words]
+    srun, mpirun = f"launch=({' '.join(quoted)})", 'launch=(mpirun -n "$SLURM_NTASKS")'
     mine, other = (srun, mpirun) if request.launcher == "srun" else (mpirun, srun)
     lines = [mine if request.site else f"{mine}   # or: {other}"]
     if request.cpus_per_rank > 1:
