@@ -31,7 +31,7 @@ from tests.support.simulations import run_to_file
 
 FILE = ROOT / "tests" / "data" / "bands.toml"
 SEEDS = range(1, 6)
-WIDTH = 4.0  # standard deviations on either side
+WIDTH = 3.0  # standard deviations on either side
 _LEAST = 0.005  # of the mean, for what hardly differs between seeds
 
 _UNKNOWN = {

@@ -8,8 +8,10 @@ import pandas
 import pytest
 
 from fedmpi.config import validate
-from fedmpi.experiments.reproduce import RECIPES
+from fedmpi.experiments.reproduce import HERE, RECIPES
+from fedmpi.experiments.sweep.points import load_sweep
 from fedmpi.models import build_model
+from fedmpi.participation.cycle import cycle_of, phase_notes
 from fedmpi.results.settled import settled
 from tests.support.bands import bands, cases, measured
 from tests.support.configs import ROOT, SMALL
@@ -70,13 +72,15 @@ def test_configs_have_their_authors_protocol(name):
         config = validate.load(path)
         sections = {key: key.split(".") for key in keys}
         assert {k: getattr(getattr(config, s), n) for k, (s, n) in sections.items()} == keys
+        assert phase_notes(config) == []
 
 
 @pytest.mark.parametrize("end", PUBLISHED["end"], ids=lambda end: end["case"])
 def test_published_curves_agree_with_the_authors_code(end):
     """The curves of analysis/results end where the authors' own code does: loss and test accuracy."""
     curves = pandas.read_csv(ROOT / "analysis" / "results" / f"{end['recipe']}.csv")
-    recipe, cycle = RECIPES[end["recipe"]], 20
+    recipe = RECIPES[end["recipe"]]
+    cycle = cycle_of(load_sweep(HERE / f"{recipe.sweeps[0]}.toml")[0].config.participation)
     for name, run in curves.groupby("name"):
         if name.partition("_seed")[0] == end["case"]:
             rounds = run["round"].to_numpy()
