@@ -167,7 +167,14 @@ class AlgorithmConfig:
     engine: str = option(
         "auto", "one client after another, or many as one computation", choices=("auto", "loop", "batched")
     )
-    batch_size: int = option(16, "minibatch; 0 = the client's full data", at_least=0)
+    batch_size: int = option(
+        16,
+        "minibatch; 0 = the client's full data",
+        at_least=0,
+        has_effect=lambda config: (
+            config.warmup is not None or not METHODS.fact(config.algorithm.name, "ignores_batch_size")
+        ),
+    )
     amplification: float = option(1.0, "eta; 1 = off, below 1 damps", above=0)
     amplify_every: int = option(
         1,

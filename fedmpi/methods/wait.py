@@ -64,7 +64,10 @@ class WaitMinibatch(Method):
         return np.arange(self.num_clients), np.full(self.num_clients, 1 / self.num_clients)
 
 
-@method("wait-full", WaitKeys, conflicts=_conflicts, ignores_weights=True, ignores_participants=True)
+@method(
+    "wait-full", WaitKeys, conflicts=_conflicts,
+    ignores_weights=True, ignores_participants=True, ignores_batch_size=True,
+)  # fmt: skip
 class WaitFull(WaitMinibatch):
     """As wait-minibatch, with all of a client's data in each step."""
 

@@ -89,6 +89,10 @@ def test_weights_and_choices_that_are_not_heard(tmp_path):
     heard = notes_on(validate.parse(SMALL, "c.toml", [*schedule, "algorithm.name=fedavg"]))
     assert not any("weights" in note for note in heard)
     waits = validate.parse(SMALL, "c.toml", overrides_of("wait-minibatch"))
+    full = [*overrides_of("wait-full"), "algorithm.batch_size=8"]
+    told = "algorithm.batch_size has no effect with the other settings"
+    assert told in notes_on(validate.parse(SMALL, "c.toml", full))
+    assert told not in notes_on(validate.parse(SMALL, "c.toml", [*full, *WARMUP]))
     text = 'participation.selection = "uniform" has no effect: wait-minibatch takes everybody'
     assert text in notes_on(waits)
     assert text not in notes_on(validate.parse(SMALL, "c.toml", [*overrides_of("wait-minibatch"), *WARMUP]))
