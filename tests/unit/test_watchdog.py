@@ -47,6 +47,16 @@ def test_silence_at_work_ends_the_process(ends, tmp_path, capfd):
     assert "in wait_for" in said  # where the main thread is
 
 
+def test_rounds_without_a_watch_leave_the_next_one_alone(ends, tmp_path):
+    """A run with run.stall_minutes = 0 before it: the next one is watched all the same."""
+    pulse.here.starts()
+    pulse.here.in_round(3)
+    with watchdog.watching(single_rank(), 0.2 / 60, tmp_path / "r.h5"):
+        pulse.here.in_round(0)
+        wait_for(ends)
+    assert ends == [75]
+
+
 def test_progress_is_no_silence(ends, tmp_path):
     """Ten times the limit, in steps that are shorter: nothing is said."""
     with watchdog.watching(single_rank(), 0.2 / 60, tmp_path / "r.h5"):

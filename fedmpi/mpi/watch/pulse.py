@@ -34,17 +34,13 @@ class Pulse:
 
     def __init__(self) -> None:
         self.slot = memoryview(bytearray(8 * SLOT)).cast("q")
+        self.is_watched = False  # whether a watch goes on in this process
         self._count = 0
 
     def move_to(self, slot: memoryview) -> None:
         """Go on in other memory."""
         slot[:PID] = self.slot[:PID]
         self.slot = slot
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether a watch goes on in this process."""
-        return self.slot[STATE] in (STARTING, GOES_ON)
 
     def tick(self) -> None:
         """There is progress."""

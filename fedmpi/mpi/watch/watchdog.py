@@ -50,6 +50,7 @@ def watching(comm: Comm, minutes: float, path: Path, *, is_sweep: bool = False) 
     dog = Watchdog(comm, 60 * minutes, path, go_on)
     before = pulse.here.slot
     try:
+        pulse.here.is_watched = True
         pulse.here.move_to(dog.board.own)
         pulse.here.starts()
         dog.start()
@@ -58,6 +59,7 @@ def watching(comm: Comm, minutes: float, path: Path, *, is_sweep: bool = False) 
         pulse.here.slot[pulse.STATE] = pulse.LEFT
         dog.end()
         pulse.here.move_to(before)
+        pulse.here.is_watched = False
         rescues.clear()
 
 
