@@ -1,4 +1,4 @@
-"""The originals' figures (analysis/published/figures.toml): models, rates, protocols, and what runs come to."""
+"""The originals' figures (analysis/published): models, rates, protocols, and what runs come to."""
 
 from __future__ import annotations
 
