@@ -1,4 +1,4 @@
-"""The originals' figures (analysis/published.toml): models, rates, protocols, and what runs come to."""
+"""The originals' figures (analysis/published): models, rates, protocols, and what runs come to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedmpi.results.settled import settled
 from tests.support.bands import bands, cases, measured
 from tests.support.configs import ROOT, SMALL
 
-PUBLISHED = tomllib.loads((ROOT / "analysis" / "published.toml").read_text())
+PUBLISHED = tomllib.loads((ROOT / "analysis" / "published" / "figures.toml").read_text())
 RATES = {
     f"{folder}/{name}": rates
     for folder, table in PUBLISHED["rates"].items() if isinstance(table, dict)

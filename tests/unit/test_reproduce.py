@@ -23,8 +23,7 @@ def test_recipes_are_valid(name):
         if recipe.quick_base:
             assert {point.seed for point in quick} == {1}
             assert {point.config.data.dataset for point in quick} == {"fashion-mini"}
-            first = [point for point in whole if point.seed == whole[0].seed]
-            pairs = zip(quick, first, strict=True)
+            pairs = zip(quick, (point for point in whole if point.seed == whole[0].seed), strict=True)
             assert all(q.config.run.num_rounds < w.config.run.num_rounds for q, w in pairs)
         assert len({point.name for point in whole}) == len(whole)
 
