@@ -23,7 +23,6 @@ from fedmpi.models.engines.layout import speed_up
 from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
 from fedmpi.participation import make_participation
-from fedmpi.simulation.aggregate import NonFiniteUpdateError
 from fedmpi.simulation.clock import Stopwatch, peak_device_memory_mb, peak_memory_mb
 from fedmpi.simulation.evaluate import Evaluator
 from fedmpi.simulation.lockstep import PackError, Steps, alone
@@ -33,6 +32,7 @@ from fedmpi.simulation.population import Population
 from fedmpi.simulation.probe import Probe
 from fedmpi.simulation.rank_report import RankReport
 from fedmpi.simulation.server_vectors import broadcast, may_stay_on_device, norm, on_host, to_device
+from fedmpi.simulation.shares import NonFiniteUpdateError
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.simulation.training import Order, Training
 from fedmpi.storage.checkpoint import Checkpoint

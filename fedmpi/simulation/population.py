@@ -12,10 +12,10 @@ from fedmpi.models import may_be_random
 from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
 from fedmpi.mpi.device import ranks_sharing
-from fedmpi.simulation.aggregate import Vector
 from fedmpi.simulation.client_tables import ClientMemory, check_room
 from fedmpi.simulation.lending import Loans
 from fedmpi.simulation.plan import assign
+from fedmpi.simulation.shares import Vector
 
 Places = np.ndarray | slice  # indices of some participants
 

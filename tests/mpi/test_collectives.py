@@ -15,12 +15,13 @@ from fedmpi.data.sources import load_dataset
 from fedmpi.errors import UserError
 from fedmpi.models import build_model
 from fedmpi.models.flat import FlatModel
-from fedmpi.simulation.aggregate import NonFiniteUpdateError, Reduced, Share, WeightedSum, placed
+from fedmpi.simulation.aggregate import WeightedSum
 from fedmpi.simulation.clock import Stopwatch
 from fedmpi.simulation.evaluate import evaluate
 from fedmpi.simulation.lending import Loans
 from fedmpi.simulation.loop import Simulation
 from fedmpi.simulation.rank_report import RankReport
+from fedmpi.simulation.shares import NonFiniteUpdateError, Reduced, Share, placed
 from tests.support.configs import SMALL
 from tests.support.simulations import minibatches
 
