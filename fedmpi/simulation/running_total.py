@@ -33,10 +33,10 @@ from torch import Tensor
 from fedmpi.simulation import exact
 
 _KEPT_BYTES, _FEWEST_KEPT, _MOST_KEPT = 1 << 28, 16, 4096
-_PASSING_BYTES = 1 << 26
+_PASSING_BYTES = 1 << 23
 _WIDEST = 50  # bits of a digit; up to 2**51 rounding by addition is exact
 _FINEST = 1000  # 2.0**_FINEST is finite
-_CHUNK = 1 << 13  # entries: 64 KB of float64
+_CHUNK = 1 << 15  # entries: 256 KB of float64
 _ENTRIES_AT_ONCE = 1 << 24  # on a GPU
 _ROUNDER = 1.5 * 2.0**52  # adding this rounds to a whole number, which is then in the lowest bits
 
@@ -54,10 +54,10 @@ def most_kept(num_params: int) -> int:
 
 
 def passing_rows(num_params: int, group_size: int) -> int:
-    """How many updates a rank trains before it adds them to a running total: 64 MB of whole groups.
+    """How many updates a rank trains before it adds them to a running total: 8 MB, which caches hold.
 
     >>> passing_rows(228_586, 16), passing_rows(25_000_000, 2)
-    (64, 2)
+    (16, 2)
     """
     rows = min(_PASSING_BYTES // (4 * num_params), _MOST_KEPT)
     return max(rows // group_size, 1) * group_size
@@ -117,36 +117,46 @@ class RunningTotal:
 
 
 def _add_here(words: np.ndarray, rows: np.ndarray, factors: list[tuple[float, float]], width: int) -> None:
-    """On a CPU, chunk by chunk through all rows, so that the chunk stays in the cache."""
-    finer = math.ldexp(_ROUNDER, -width)
-    superfluous = [_wrapped(len(rows) * _bits(rounder)) for rounder in (_ROUNDER, finer)]
-    room = np.empty((2, min(_CHUNK, words.shape[1])))
-    for start in range(0, words.shape[1], _CHUNK):
-        high, low = words[:, start : start + _CHUNK]
-        rest, digit = room[:, : len(high)]
-        for row, (factor, more) in zip(rows[:, start : start + _CHUNK], factors, strict=True):
-            # weight * update is rounded once to float64; scaling by a power of two is exact.
-            np.multiply(row, factor, out=rest, dtype=np.float64)
-            if more != 1:
-                rest *= more
-            # The sum's lowest bits are the rounded number, its others always those of the rounder.
-            np.add(rest, _ROUNDER, out=digit)
-            high += digit.view(np.int64)
-            digit -= _ROUNDER
-            rest -= digit
-            rest += finer
-            low += rest.view(np.int64)
-        high -= superfluous[0]
-        low -= superfluous[1]
+    """On a CPU, in pieces that stay in the cache: some columns of a row, or several rows of few columns."""
+    num_params = words.shape[1]
+    columns, at_once = min(_CHUNK, num_params), max(_CHUNK // num_params, 1)
+    rounders = np.array([_ROUNDER, math.ldexp(_ROUNDER, -width)])
+    superfluous = rounders.view(np.int64) * len(rows)  # modulo 2**64, as all sums of words
+    weights, more = np.array(factors).T[:, :, None]
+    room = np.empty((2, at_once, columns))
+    for start in range(0, num_params, columns):
+        some = slice(start, start + columns)
+        for first in range(0, len(rows), at_once):
+            piece = slice(first, first + at_once)
+            _add_piece(words[:, some], rows[piece, some], weights[piece], more[piece], rounders, room)
+        words[:, some] -= superfluous[:, None]
 
 
-def _bits(value: float) -> int:
-    return int(np.float64(value).view(np.int64))
+def _add_piece(
+    words: np.ndarray,
+    rows: np.ndarray,
+    weights: np.ndarray,
+    more: np.ndarray,
+    rounders: np.ndarray,
+    room: np.ndarray,
+) -> None:
+    count, columns = rows.shape
+    rest, digit = room[:, :count, :columns]
+    # weight * update is rounded once to float64; scaling by a power of two is exact.
+    np.multiply(rows, weights, out=rest)
+    if (more != 1).any():
+        rest *= more
+    # A sum's lowest bits are the rounded number, its others always those of the rounder.
+    np.add(rest, rounders[0], out=digit)
+    _add_rows(words[0], digit.view(np.int64))
+    digit -= rounders[0]
+    rest -= digit
+    rest += rounders[1]
+    _add_rows(words[1], rest.view(np.int64))
 
 
-def _wrapped(value: int) -> np.int64:
-    """As 64-bit integers count: modulo 2**64."""
-    return np.int64((value + 2**63) % 2**64 - 2**63)
+def _add_rows(total: np.ndarray, rows: np.ndarray) -> None:
+    total += rows[0] if len(rows) == 1 else rows.sum(axis=0)
 
 
 def _add_on_gpu(words: Tensor, rows: Tensor, weights: np.ndarray, exponent: int, width: int) -> None:
