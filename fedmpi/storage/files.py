@@ -23,6 +23,7 @@ from fedmpi.errors import OutputError, UserError
 
 _MAGIC = b"\nfedmpi-sha256:"
 _SEAL_SIZE = len(_MAGIC) + hashlib.sha256().digest_size
+_PIECE = 1 << 24
 _TRIAL_SECONDS = 10
 _TRIAL = """
 import sys, h5py
@@ -36,8 +37,15 @@ with h5py.File(sys.argv[1], "r", locking=False) as file:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, copy: bool = False) -> Iterator[h5py.File]:
-    """A file in memory, empty or a copy of `path`; sealed, it replaces `path` unless an error occurs."""
+def replacing(path: Path, *, copy: bool = False, on_disk: bool = False) -> Iterator[h5py.File]:
+    """A file in memory, empty or a copy of `path`; sealed, it replaces `path` unless an error occurs.
+
+    `on_disk`: for what is too large for memory, and stands in other files until this one is complete.
+    """
+    if on_disk:
+        with _replacing_on_disk(path) as file:
+            yield file
+        return
     try:
         image = path.read_bytes() if copy else None
     except OSError as error:
@@ -51,6 +59,28 @@ def replacing(path: Path, *, copy: bool = False) -> Iterator[h5py.File]:
 
     # Not reached after an error: the old file stays.
     write_whole(path, data + _seal(data))
+
+
+@contextlib.contextmanager
+def _replacing_on_disk(path: Path) -> Iterator[h5py.File]:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with h5py.File(partial, "w", libver=("v110", "v110"), locking=False) as file:
+            yield file
+        # Its checksum, piece by piece.
+        sha = hashlib.sha256()
+        with open(partial, "rb+") as file:
+            while piece := file.read(_PIECE):
+                sha.update(piece)
+            file.write(_MAGIC + sha.digest())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        raise OutputError.from_os(error, path) from None
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def _seal(data: bytes) -> bytes:
