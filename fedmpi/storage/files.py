@@ -103,6 +103,25 @@ def read_sealed(path: Path) -> bytes | None:
     return data
 
 
+def is_sealed(path: Path) -> bool:
+    """As `read_sealed`, for files of any size: whether there is a seal, UserError if it does not match."""
+    sha = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            left = os.fstat(file.fileno()).st_size - _SEAL_SIZE
+            while left > 0 and (piece := file.read(min(left, _PIECE))):
+                sha.update(piece)
+                left -= len(piece)
+            seal = file.read()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    if not seal.startswith(_MAGIC) or len(seal) != _SEAL_SIZE:
+        return False
+    if seal != _MAGIC + sha.digest():
+        raise UserError(f"{path}: damaged, its contents do not match its checksum")
+    return True
+
+
 def check_harmless(path: Path) -> None:
     """Refuse a file that would crash or hang HDF5. A file without a seal is tried in a child process.
 

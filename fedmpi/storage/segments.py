@@ -20,7 +20,7 @@ import h5py
 from fedmpi.errors import UserError
 from fedmpi.storage.columns import FORMAT_VERSION, OPTIONAL_TABLES, SEGMENTED_VERSION, TABLES
 from fedmpi.storage.files import read_sealed, replacing, write_whole
-from fedmpi.storage.tables import count_rows, create_like, create_model, growing, move_rows
+from fedmpi.storage.rows import count_rows, create_like, create_model, growing, move_rows
 
 Counts = dict[str, int]  # rows of each table
 

@@ -20,6 +20,7 @@ from fedmpi.errors.wording import command, option
 from fedmpi.storage.columns import FORMAT, FORMAT_VERSION, OPTIONAL_TABLES, RUNNING, TABLES
 from fedmpi.storage.files import replacing
 from fedmpi.storage.reader import open_run, peek
+from fedmpi.storage.rows import append, create_model, create_params, create_table, extend
 from fedmpi.storage.segments import (
     count_all_rows,
     cut_back,
@@ -29,7 +30,6 @@ from fedmpi.storage.segments import (
     put_rows_away,
     segments_of,
 )
-from fedmpi.storage.tables import append, create_model, create_params, create_table, extend
 
 _FLUSH_SECONDS = 2.0
 _FLUSH_SHARE = 0.01  # of the time may go into flushing

@@ -13,7 +13,8 @@ import xarray
 
 import fedmpi
 from fedmpi.errors import UserError
-from fedmpi.storage import segments, tables
+from fedmpi.storage import rows as row_files
+from fedmpi.storage import segments
 from fedmpi.storage.files import read_sealed
 from fedmpi.storage.reader import load_run
 from fedmpi.storage.writer import RunWriter
@@ -26,7 +27,7 @@ CLIENTS = np.arange(40)
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch):
     """A few rounds are too much."""
-    monkeypatch.setattr(tables, "_CHUNK_ROWS", 64)
+    monkeypatch.setattr(row_files, "_CHUNK_ROWS", 64)
     monkeypatch.setattr(segments, "_MOST_BYTES", 4500)
 
 
