@@ -1,8 +1,8 @@
 """Objects for all ranks of a group: what is large in them, their arrays, travels as it is, in pieces.
 
 A pickle of an object with its arrays would take twice their memory, and beyond 2 GB older MPIs do not send
-it. On one node the arrays can be in memory once for all ranks: in a file without a name, which goes when the
-last of them does not use it any more. Invariant: shared arrays are read-only.
+it. On one node the arrays can be in memory once for all ranks: in a file without a name, which goes when
+the last of them does not use it any more. Invariant: shared arrays are read-only.
 """
 
 from __future__ import annotations

@@ -122,10 +122,10 @@ def check_vectors(
     needed, room = num_params * (8 * whole + item_size * rows), room_for_rank(device, sharing)
     if room is not None and needed > room:
         raise UserError(
-            f"config model.name: {num_params:,} parameters x ({whole} x 8 bytes for x, u, a round's sum and a "
-            f"total of integers + {rows} x {item_size} bytes for clients in training) = {needed / 1e9:.1f} GB "
-            f"on a rank, {room / 1e9:.1f} GB are available to each of {sharing}; use fewer ranks a node, or a "
-            "smaller model"
+            f"config model.name: {num_params:,} parameters x ({whole} x 8 bytes for x, u, a round's sum "
+            f"and a total of integers + {rows} x {item_size} bytes for clients in training) = "
+            f"{needed / 1e9:.1f} GB on a rank, {room / 1e9:.1f} GB are available to each of {sharing}; use "
+            "fewer ranks a node, or a smaller model"
         )
 
 
