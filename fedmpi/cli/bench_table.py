@@ -101,10 +101,10 @@ def projection(
     step, num_params = results["roofline"]["step_ms"] / 1e3, NUM_PARAMS
     lines = [
         "projection for FMNIST, I = 5, from the measured step time; assumed: one rank a node or more,",
-        f"           latency {latency_us:g} us, {bandwidth_gbs:g} GB/s; two or three allreduces of 2 log2(R) "
-        "latencies, that of the",
-        f"           sum with 2 (R-1)/R of {8 * num_params / 1e6:.1f} MB, twice that for more than "
-        f"{most_kept(num_params)} clients; measured on the host:",
+        f"           latency {latency_us:g} us, {bandwidth_gbs:g} GB/s; two or three allreduces of "
+        "2 log2(R) latencies, that of the",
+        f"           sum with 2 (R-1)/R of {8 * num_params / 1e6:.1f} MB, twice that for more "
+        f"than {most_kept(num_params)} clients; measured on the host:",
         f"           {1e3 * passes.kept:.2f} or {1e3 * passes.streamed:.2f} ms to add a client, "
         f"{1e3 * passes.server:.2f} ms a round; not counted: evaluation, output,",
         "           jitter, loans. S = clients a round.",
