@@ -100,7 +100,7 @@ def projection(
     """Rounds/s on many nodes: steps, passes over vectors on the host, and an alpha-beta model of messages."""
     step, num_params = results["roofline"]["step_ms"] / 1e3, NUM_PARAMS
     lines = [
-        "projection for FMNIST, I = 5, from the measured step time; assumed: one rank a node or more,",
+        "projection for FMNIST, I = 5, from the measured step time; assumed: a rank a node or more,",
         f"           latency {latency_us:g} us, {bandwidth_gbs:g} GB/s; two or three allreduces of "
         "2 log2(R) latencies, that of the",
         f"           sum with 2 (R-1)/R of {8 * num_params / 1e6:.1f} MB, twice that for more "
