@@ -97,7 +97,7 @@ def _added_by_clients(results: dict[str, Any]) -> float | None:
 def projection(
     results: dict[str, Any], ranks: list[int], latency_us: float, bandwidth_gbs: float, passes: Passes
 ) -> str:
-    """Rounds/s on many nodes: steps, passes over vectors on the host, and an alpha-beta model of messages."""
+    """Rounds/s on many nodes: steps, passes over vectors here, and an alpha-beta model of messages."""
     step, num_params = results["roofline"]["step_ms"] / 1e3, NUM_PARAMS
     lines = [
         "projection for FMNIST, I = 5, from the measured step time; assumed: a rank a node or more,",
