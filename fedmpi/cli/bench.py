@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi import __version__, mpi
-from fedmpi.cli.bench_table import projection, table
+from fedmpi.cli.bench_table import NUM_PARAMS, projection, table
 from fedmpi.errors import EXIT_DONE, UserError
+from fedmpi.experiments.bench.passes import host_passes
 from fedmpi.experiments.bench.record import add_to_record, compared, read_record
 from fedmpi.mpi.launcher import relaunch
 from fedmpi.results.plots.style import figure_target, save_figure
@@ -44,7 +45,8 @@ def bench(args: argparse.Namespace) -> int:
         if comm.is_root:
             print(table(results))
             if args.project_ranks:
-                print(projection(results, args.project_ranks, args.latency_us, args.bandwidth_gbs))
+                network = args.latency_us, args.bandwidth_gbs
+                print(projection(results, args.project_ranks, *network, host_passes(NUM_PARAMS)))
             if before:
                 print("\n".join(compared(results, before[-1])))
             if args.save:

@@ -10,13 +10,15 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 
 from fedmpi.errors import UserError
 from fedmpi.results.text import duration
 from fedmpi.storage.columns import RUNNING
-from fedmpi.storage.reader import open_run, read_table
+from fedmpi.storage.reader import read_run, read_table
 from fedmpi.storage.runs import find_runs
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -91,13 +93,12 @@ def _look(paths: Sequence[Path], known: dict[Path, tuple[float, Seen | str]]) ->
 
 def see(path: Path) -> Seen:
     """Read what a frame needs; a file that is not a run is a UserError."""
-    with open_run(path) as file:
-        try:
-            train, evaluations = read_table(file, "train"), read_table(file, "eval")
-            run = tomllib.loads(file.attrs["config"])["run"]
-            status = str(file.attrs["status"])
-        except Exception as error:  # a damaged file can fail in any way inside the HDF5 library
-            raise UserError(f"run file {path}: damaged, or not complete ({error})") from None
+
+    def read(file: h5py.File) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, Any], str]:
+        run = tomllib.loads(file.attrs["config"])["run"]
+        return read_table(file, "train"), read_table(file, "eval"), run, str(file.attrs["status"])
+
+    train, evaluations, run, status = read_run(path, read)
     wall = train["wall_time_s"]
     recent = wall[-_RATE_ROUNDS - 1 :]
     passed = recent[-1] - recent[0] if len(recent) > 1 else 0.0

@@ -1,6 +1,7 @@
 """How each rank gets its samples: one rank of a node reads the data set and hands out the parts.
 
-Invariant: only what a rank needs is sent to it, and every rank derives the same partition by itself.
+Invariant: only what a rank needs is sent to it; labels and partition, which all need, are in memory once a
+node, and every node derives the same by itself.
 """
 
 from __future__ import annotations
@@ -59,6 +60,22 @@ class _Header:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Dealt:
+    """The partition of one run, and what follows from it; in memory once for all ranks of a node."""
+
+    partition: Partition
+    majority_labels: np.ndarray
+    digest: str
+
+    @classmethod
+    def of(cls, header: _Header, config: Config) -> _Dealt:
+        labels, clients = header.train_labels, header.train_clients
+        partition = make_partition(labels, clients, header.num_classes, config.data, config.run.seed)
+        majority = partition.majority_labels(labels)
+        return cls(partition=partition, majority_labels=majority, digest=partition.digest())
+
+
 def _owned_rows(partition: Partition, rank: int, size: int) -> np.ndarray:
     """Samples of a rank's clients, client by client."""
     owned = owned_by(rank, size, partition.num_clients)
@@ -104,17 +121,11 @@ def load_pack(comm: Comm, configs: Sequence[Config], device: torch.device) -> li
 
     One rank of each node reads the data set and sends every rank of the node the rows that it needs.
     """
-    # The first rank of a node reads all; every rank gets labels and sizes, and computes the partitions.
+    # The first rank of a node reads all and computes the partitions; all its ranks look at the same memory.
     data = comm.try_on_nodes(lambda: load_dataset(configs[0].data, on_node=True))
     header = comm.share_on_node(_Header.of(data) if data else None)
-    partitions = comm.try_on_all(
-        lambda: [
-            make_partition(
-                header.train_labels, header.train_clients, header.num_classes, c.data, c.run.seed
-            )
-            for c in configs
-        ]
-    )
+    dealt = comm.share_on_node(comm.try_on_nodes(lambda: [_Dealt.of(header, c) for c in configs]))
+    partitions = [own.partition for own in dealt]
     sets = _Sets(comm, configs[0], device, data, header)
 
     # On a GPU all of this must fit. The training set may be evaluated on a subset.
@@ -144,11 +155,13 @@ def load_pack(comm: Comm, configs: Sequence[Config], device: torch.device) -> li
                 num_test=len(header.test_labels),
                 partition=partition,
                 labels=ClientLabels(partition, header.train_labels, header.num_classes),
-                majority_labels=partition.majority_labels(header.train_labels),
-                digest=f"{header.digest}/{partition.digest()}",
+                majority_labels=own.majority_labels,
+                digest=f"{header.digest}/{own.digest}",
             ),
         )
-        for config, partition, order, subset in zip(configs, partitions, orders, subsets, strict=True)
+        for config, partition, own, order, subset in zip(
+            configs, partitions, dealt, orders, subsets, strict=True
+        )
     ]
 
 

@@ -6,6 +6,7 @@ No other module computes with the number of ranks.
 
 from __future__ import annotations
 
+import math
 from typing import TypeVar
 
 import numpy as np
@@ -29,6 +30,16 @@ def owned_by(rank: int, num_ranks: int, num_clients: int) -> np.ndarray:
     [1, 4, 7]
     """
     return np.arange(rank, num_clients, num_ranks)
+
+
+def parts_for(rank: int, num_ranks: int, num_parts: int) -> list[int]:
+    """Which of the ranks of an earlier job may have owned clients that this rank owns now.
+
+    >>> parts_for(1, 2, 4), parts_for(1, 2, 3)
+    ([1, 3], [0, 1, 2])
+    """
+    common = math.gcd(num_ranks, num_parts)
+    return [part for part in range(num_parts) if (part - rank) % common == 0]
 
 
 def place_of(clients: Ids, num_ranks: int) -> Ids:

@@ -17,6 +17,8 @@ from fedmpi.config.keys import DataConfig
 from fedmpi.config.registry import DATASETS, PARTITIONS
 from fedmpi.errors import UserError
 
+_FEW_PAIRS = 1 << 20
+
 
 @dataclass(frozen=True)
 class Partition:
@@ -49,12 +51,18 @@ class Partition:
     def majority_labels(self, labels: np.ndarray) -> np.ndarray:
         """The most frequent label of each client (the lowest in a tie); -1 without samples."""
         client_of = np.repeat(np.arange(self.num_clients), self.sizes)
-        # Count (client, label) pairs, then keep each client's largest count.
         classes = int(labels.max()) + 1
+        result = np.full(self.num_clients, -1, dtype=np.int64)
+        if self.num_clients * classes <= max(2 * len(labels), _FEW_PAIRS):
+            counts = np.bincount(
+                client_of * classes + labels[self.order], minlength=self.num_clients * classes
+            ).reshape(self.num_clients, classes)
+            return np.where(self.sizes > 0, counts.argmax(axis=1), result)
+
+        # Of many pairs (client, label) most do not occur: count those that do, keep each client's largest.
         pairs, counts = np.unique(client_of * classes + labels[self.order], return_counts=True)
         clients, candidates = pairs // classes, pairs % classes
         by_count = np.lexsort((-candidates, counts, clients))
-        result = np.full(self.num_clients, -1, dtype=np.int64)
         result[clients[by_count]] = candidates[by_count]  # the last write, the largest count, stays
         return result
 

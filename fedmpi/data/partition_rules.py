@@ -50,29 +50,84 @@ def majority_label(
     """
     draws = rng.stream(seed, "partition")
     at_random = draws.random(len(labels)) < config.similarity
-    anyone = draws.integers(num_clients, size=len(labels))
-    fill = [0] * num_clients
-    # A heap of (fill, client) per label. A random arrival leaves a stale entry, recognised by its fill.
-    heaps = [
-        [(0, client) for client in _block(label, num_classes, num_clients)] for label in range(num_classes)
-    ]
-    client_of = np.empty(len(labels), np.int64)
-    for sample, (label, random, stranger) in enumerate(
-        zip(labels.tolist(), at_random.tolist(), anyone.tolist(), strict=True)
-    ):
-        if random:
-            client = stranger
-            fill[client] += 1
+    client_of = draws.integers(num_clients, size=len(labels))  # of those dealt at random
+
+    # Blocks share no client, so each is dealt by itself; where labels outnumber clients a block is one.
+    strangers = np.flatnonzero(at_random)
+    strangers = strangers[np.argsort(client_of[strangers], kind="stable")]  # client by client, in order
+    for label in range(num_classes):
+        block = _block(label, num_classes, num_clients)
+        dealt = np.flatnonzero((labels == label) & ~at_random)
+        first, last = np.searchsorted(client_of[strangers], [block.start, block.stop])
+        arrivals = strangers[first:last]
+        if len(block) == 1:
+            client_of[dealt] = block.start
         else:
-            heap = heaps[label]
-            while heap[0][0] != fill[heap[0][1]]:
-                stale = heap[0][1]
-                heapq.heapreplace(heap, (fill[stale], stale))
-            client = heap[0][1]
-            fill[client] += 1
-            heapq.heapreplace(heap, (fill[client], client))
-        client_of[sample] = client
+            deal = _deal_by_levels if _is_quicker_by_levels(dealt, arrivals, block) else _deal_one_by_one
+            client_of[dealt] = deal(dealt, arrivals, client_of[arrivals] - block.start, len(block))
+            client_of[dealt] += block.start
     return client_of
+
+
+def _is_quicker_by_levels(dealt: np.ndarray, arrivals: np.ndarray, block: range) -> bool:
+    """For many clients, if arrivals at random seldom decide who is the least filled."""
+    return len(block) >= 128 and 2 * len(arrivals) <= len(dealt)
+
+
+def _deal_one_by_one(
+    dealt: np.ndarray, arrivals: np.ndarray, clients: np.ndarray, count: int
+) -> np.ndarray:
+    """Who of `count` clients gets each dealt sample: the least filled, the first in a tie.
+
+    `arrivals` are samples that come to `clients` at random, client by client; the number of a sample is its
+    time.
+    """
+    # In the order of time; -1 for a sample to be dealt.
+    times = np.concatenate([dealt, arrivals])
+    events = np.concatenate([np.full(len(dealt), -1), clients])[np.argsort(times, kind="stable")]
+    # A heap of (fill, client). A random arrival leaves a stale entry, recognised by its fill.
+    fill, heap, takers = [0] * count, [(0, client) for client in range(count)], []
+    for client in events.tolist():
+        if client >= 0:
+            fill[client] += 1
+            continue
+        while heap[0][0] != fill[heap[0][1]]:
+            stale = heap[0][1]
+            heapq.heapreplace(heap, (fill[stale], stale))
+        client = heap[0][1]
+        fill[client] += 1
+        heapq.heapreplace(heap, (fill[client], client))
+        takers.append(client)
+    return np.array(takers, np.int64)
+
+
+def _deal_by_levels(dealt: np.ndarray, arrivals: np.ndarray, clients: np.ndarray, count: int) -> np.ndarray:
+    """As `_deal_one_by_one`, without a loop over samples.
+
+    The samples dealt fill the clients level by level, on each level in the order of clients. A client is
+    passed over if an arrival took its place on this level before. Who is passed over decides when the
+    others get theirs, which decides who is passed over: repeated until it agrees, each time right for one
+    more client at least, in practice for all after a few times.
+    """
+    never = np.iinfo(np.int64).max
+    when, times = np.append(arrivals, never), np.append(dealt, never)
+    ends = np.cumsum(np.bincount(clients, minlength=count))
+    upcoming = np.concatenate([[0], ends[:-1]])  # the next arrival of each client
+    takers, done, places = np.empty(len(dealt), np.int64), 0, np.arange(count)
+    while done < len(dealt):
+        arrives = np.where(upcoming < ends, when[upcoming], never)
+        passed = np.zeros(count, bool)
+        while True:
+            before = done + places - (np.cumsum(passed) - passed)  # samples dealt until this client's turn
+            again = arrives < times[np.minimum(before, len(dealt))]
+            if np.array_equal(again, passed):
+                break
+            passed = again
+        level = np.flatnonzero(~passed)[: len(dealt) - done]
+        takers[done : done + len(level)] = level
+        done += len(level)
+        upcoming += passed
+    return takers
 
 
 def _block(label: int, num_classes: int, num_clients: int) -> range:

@@ -145,7 +145,7 @@ def _with_file(
         # The other run's state under this run's id. The method's state starts afresh: the rounds before the
         # fork are plain FedAvg.
         own = replace(plan.checkpoint, run_id=attributes["run_id"], method=simulation.extras, parts=0)
-        simulation.restore(own, lambda rank: {})
+        simulation.restore(own, lambda rank: [])
         file = ResultFile.fork(simulation, path, attributes, beginning.source, own)
     else:
         # The same data, model and participation as before; then its state.

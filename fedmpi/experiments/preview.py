@@ -15,12 +15,13 @@ from fedmpi.data.sources import load_dataset
 from fedmpi.experiments.notes import notes_on
 from fedmpi.methods import Method, make_method
 from fedmpi.models import build_model
+from fedmpi.models.flat import together
 from fedmpi.mpi.node_memory import available_bytes
 from fedmpi.participation import make_participation
 from fedmpi.participation.survey import Survey, rounds_to_see, survey, survey_lines
 from fedmpi.results.text import bytes_text
-from fedmpi.simulation.aggregate import wave_size
 from fedmpi.simulation.client_tables import table_bytes
+from fedmpi.simulation.running_total import rows_held
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -96,7 +97,7 @@ def ownership_summary(
     held = (int(samples.max()) + share) * sample_bytes
     # Vectors: x, u and sums in float64 and int64; y, x and one update a client in working precision.
     width = 8 if config.run.dtype == "float64" else 4
-    updates = math.ceil(min(most, wave_size(num_params)) / num_ranks)
+    updates = rows_held(most, num_params, together(16, num_params), num_ranks)
     vectors = num_params * (5 * 8 + (2 + updates) * width)
     amplified = config.algorithm.amplification != 1
     broadcast = 8 * num_params / config.algorithm.amplify_every if amplified else 0

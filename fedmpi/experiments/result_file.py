@@ -30,6 +30,7 @@ from fedmpi.storage.checkpoint import (
 )
 from fedmpi.storage.columns import DIVERGED, OPTIONAL_TABLES, OUTPUT, STOPPED, TABLES
 from fedmpi.storage.files import write_whole
+from fedmpi.storage.segments import copy_segments, remove_segments
 from fedmpi.storage.writer import RunWriter
 
 _COLUMNS = {name: [c.name for c in columns] for name, columns in (TABLES | OPTIONAL_TABLES).items()}
@@ -74,6 +75,7 @@ class ResultFile(Output):
         def make() -> ResultFile:
             # Nothing of an overwritten run may stay.
             remove_checkpoints(path)
+            remove_segments(path)
             remove_events(path)
 
             # The file, and its table of clients.
@@ -134,6 +136,7 @@ class ResultFile(Output):
             # A copy of the other file, cut back, with attributes of its own.
             (leg,) = json.loads(attributes["legs"])
             legs = json.dumps([leg | {"round": checkpoint.completed}])
+            copy_segments(source, path)
             write_whole(path, source.read_bytes())
             described = _described(simulation, attributes) | {"legs": legs}
             writer = RunWriter.reopen(path, checkpoint.rows, described)
@@ -196,6 +199,8 @@ class ResultFile(Output):
                 self._checkpoint(simulation, **attributes)
             else:
                 self._writer.flush(simulation.global_params, **attributes)
+            if outcome.status != STOPPED:  # who has to stop has no time
+                self._writer.close()
             if self._events:
                 self._events.close()
 

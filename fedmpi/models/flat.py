@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from fedmpi.models.structure import dense_layers, has_modes
 
+_TOGETHER_BYTES = 1 << 28
+
 
 class FlatModel:
     """A module whose parameters are views of the flat vector `values`, in the order of their names.
@@ -93,6 +95,15 @@ class FlatModel:
         sha = hashlib.sha256(self.describe().encode())
         sha.update(self.initial.astype("<f8").tobytes())
         return sha.hexdigest()
+
+
+def together(most: int, num_params: int) -> int:
+    """How many clients an engine trains at once: `most`, or as many as have their parameters in 256 MB.
+
+    >>> together(16, 1_000_000), together(16, 25_000_000)
+    (16, 2)
+    """
+    return max(min(most, _TOGETHER_BYTES // (4 * num_params)), 1)
 
 
 def aligned_rows(count: int, length: int, like: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedmpi.errors import ClientError, UserError
+from fedmpi.mpi.parcels import give, share
 from fedmpi.mpi.watch import pulse
 
 T = TypeVar("T")
@@ -117,7 +118,7 @@ class Comm:
 
     def on_root(self, function: Callable[[], T]) -> T:
         """Collective. Run `function` on rank 0 and give its result, or its UserError, to all ranks."""
-        return self._world.bcast(self.try_on_root(function), root=0)
+        return give(self._world, self.try_on_root(function))
 
     def try_on_root(self, function: Callable[[], T]) -> T | None:
         """Collective. Run `function` on rank 0; its UserError reaches all ranks, its result only rank 0."""
@@ -169,8 +170,8 @@ class Comm:
         return None
 
     def share_on_node(self, value: T | None) -> T:
-        """Collective. The node's first rank gives a picklable value to the others."""
-        return self._node.bcast(value, root=0)
+        """Collective. The node's first rank gives a picklable value to the others; arrays are read-only."""
+        return share(self._node, value)
 
     def send_later(self, values: np.ndarray, rank: int, tag: int) -> Any:
         """Start sending bytes to a rank; keep `values` unchanged until `complete` of the request."""

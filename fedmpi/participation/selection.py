@@ -37,6 +37,15 @@ def _count_conflicts(config: Config) -> Iterator[Finding]:
     count, num_clients = config.participation.clients_per_round, config.data.num_clients
     if count is not None and num_clients and count > num_clients:
         yield "participation.clients_per_round", f"{count} exceeds data.num_clients = {num_clients}"
+    elif count is not None and num_clients and config.participation.availability == "periodic":
+        groups = config.participation.num_groups
+        largest = -(-num_clients // groups) if groups and groups <= num_clients else num_clients
+        if count > largest:
+            yield (
+                "participation.clients_per_round",
+                f"{count} exceeds the {largest} clients of a group: data.num_clients = {num_clients} in "
+                f"participation.num_groups = {groups}",
+            )
 
 
 class Memoryless:

@@ -1,8 +1,9 @@
 """The sum of q * update over all participants of a run, the same bits on any number of ranks.
 
 Two collectives for all runs of a pack: the maximum of a few numbers and of each client's update (a third
-one for many clients), then the fixed-point sum. Invariant: every rank calls all of them, whatever it
-trained; nothing of a run is summed unless the updates of all ranks are finite.
+one for many clients), then the fixed-point sum. A few updates are kept until then and summed with an
+exponent that fits all of them (exact.py); many are added as they come (streamed_sum.py). Invariant: every
+rank calls all collectives, whatever it trained; nothing of a run is summed unless all updates are finite.
 """
 
 from __future__ import annotations
@@ -16,66 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.errors import ClientError, UserError
+from fedmpi.errors import UserError
 from fedmpi.models.flat import aligned_rows
 from fedmpi.mpi import Comm
 from fedmpi.simulation import exact
 from fedmpi.simulation.clock import Stopwatch
 from fedmpi.simulation.rank_report import SLOTS, RankReport
+from fedmpi.simulation.shares import Reduced, Share, Vector, non_finite, placed
 from fedmpi.storage.columns import IDLE, REDUCTION
 
-_WAVE_BYTES = 1 << 28
-_FEWEST_IN_WAVE, _MOST_IN_WAVE = 16, 4096
 _HEAD = 64  # numbers of the first collective: a rank's report, then the values of up to 56 clients
 _REPORT = len(SLOTS)
-
-Vector = np.ndarray | Tensor  # float64, one entry for each parameter
-
-
-class NonFiniteUpdateError(Exception):
-    """Some client's update holds inf or nan. Raised on all ranks."""
-
-    def __init__(self, client: int) -> None:
-        super().__init__(f"client {client} gave a non-finite update")
-        self.client = client
-
-
-@dataclass(kw_only=True, slots=True)
-class Share:
-    """A rank's part in the sums of one run."""
-
-    clients: np.ndarray  # all participants
-    weights: np.ndarray
-    mine: np.ndarray | slice  # those that this rank trained, in the order of the rows
-    rows: dict[str, Tensor]  # "weighted_sum": their updates; and what else is summed, without weights
-    peaks: list[np.ndarray]  # the largest magnitude in each row of each, at its client's place
-    report: RankReport
-    failure: ClientError | None = None
-
-
-@dataclass(kw_only=True, slots=True)
-class Reduced:
-    """What all ranks know after a reduction."""
-
-    sums: dict[str, Vector]  # "weighted_sum", and the method's own sums
-    update_max: np.ndarray  # largest magnitude in each client's update
-    compute_time: float  # of the slowest rank
-    idle_time: float  # waiting for the slowest rank, mean over ranks
-    stop: int  # 0, or the reason why a rank wants to stop
-    checkpoint: bool  # whether a rank wants one after this round
-
-
-def wave_size(num_params: int) -> int:
-    """How many participants are trained before their updates are summed.
-
-    Updates wait in memory until their common exponent is known; waves bound that memory to 256 MB
-    over all ranks (more for models above 4 million parameters). The size depends on the model
-    alone, so that the bits do not depend on the number of ranks.
-
-    >>> wave_size(228_586)
-    293
-    """
-    return min(max(_WAVE_BYTES // (4 * num_params), _FEWEST_IN_WAVE), _MOST_IN_WAVE)
 
 
 @dataclass(slots=True)
@@ -89,7 +41,7 @@ class Term:
 
 
 @dataclass(slots=True)
-class _Agreed:
+class Agreed:
     """What all ranks know of a run before the sums."""
 
     share: Share
@@ -143,7 +95,7 @@ class WeightedSum:
 
         # First collective: the largest value of each client's update, and every rank's report.
         with clock(IDLE):  # the time until the slowest rank arrives
-            agreed = self._agree(shares)
+            agreed = self.agree(shares)
 
         # Second collective: the sums in fixed point, with exponents that fit all clients.
         with clock(REDUCTION):
@@ -157,7 +109,7 @@ class WeightedSum:
         `rows` are those of `clients[mine]`; their precision may be higher than that of the updates.
         """
         peaks = self._comm.maximum(placed(self.magnitudes([rows])[0], len(clients), mine))
-        if error := _non_finite(clients, peaks):
+        if error := non_finite(clients, peaks):
             raise error
         exponent = exact.common_exponent(float(peaks.max(initial=0)), len(clients))
         return self._add_up([Term(rows, np.ones(len(mine)), exponent)])[0][0]
@@ -166,14 +118,14 @@ class WeightedSum:
         """As `reduce`, for one run on a single rank."""
         if share.failure:
             return self._comm.shared_failure(share.failure)
-        sums, weights, total = {}, share.weights, self._room(1)[0, :-1]
+        sums, weights, total = {}, share.weights, self.room(1)[0, :-1]
         for (name, rows), peaks in zip(share.rows.items(), share.peaks, strict=True):
             # Updates count with their weights, the method's own vectors, which come after them, without.
             weights = weights if name == "weighted_sum" else np.ones(len(weights))
             weighted = weights * peaks
             largest = float(weighted.max(initial=0.0))
             if not math.isfinite(largest):
-                return _non_finite(share.clients, weighted)
+                return non_finite(share.clients, weighted)
             exponent = exact.common_exponent(largest, len(weights))
             total.fill(0)
             exact.add_contributions(total, self._numpy(rows), weights.tolist(), exponent)
@@ -188,7 +140,7 @@ class WeightedSum:
             checkpoint=report.wants_checkpoint,
         )
 
-    def _sums(self, agreed: Sequence[_Agreed]) -> list[Reduced]:
+    def _sums(self, agreed: Sequence[Agreed]) -> list[Reduced]:
         """Collective. All sums of all runs, in one message."""
         # Updates count with their weights, the method's own vectors without. What is counted beside the
         # former are the nanoseconds that all ranks computed.
@@ -205,23 +157,26 @@ class WeightedSum:
         reduced = []
         for known in agreed:
             own = {name: next(vectors) for name in known.share.rows}
-            report, computed = known.report, own["weighted_sum"][1]
-            reduced.append(
-                Reduced(
-                    sums={name: vector for name, (vector, _) in own.items()},
-                    update_max=known.update_max,
-                    compute_time=report.seconds,
-                    idle_time=max(report.seconds - 1e-9 * computed / self._comm.size, 0.0),
-                    stop=report.stop,
-                    checkpoint=report.wants_checkpoint,
-                )
-            )
+            sums = {name: vector for name, (vector, _) in own.items()}
+            reduced.append(self.reduced(known, sums, own["weighted_sum"][1]))
         return reduced
+
+    def reduced(self, known: Agreed, sums: dict[str, Vector], computed: int) -> Reduced:
+        """`computed`: nanoseconds, of all ranks."""
+        report = known.report
+        return Reduced(
+            sums=sums,
+            update_max=known.update_max,
+            compute_time=report.seconds,
+            idle_time=max(report.seconds - 1e-9 * computed / self._comm.size, 0.0),
+            stop=report.stop,
+            checkpoint=report.wants_checkpoint,
+        )
 
     def _add_up(self, terms: Sequence[Term]) -> list[tuple[Vector, int]]:
         """Collective. For each term the weighted sum of all ranks' rows, and that of their counts."""
         # This rank's part; the count takes the last entry.
-        totals = self._room(len(terms))
+        totals = self.room(len(terms))
         totals.fill(0)
         for total, term in zip(totals, terms, strict=True):
             exact.add_contributions(
@@ -229,20 +184,29 @@ class WeightedSum:
             )
             total[-1] = term.count
 
-        # All ranks together, in one message.
-        self._comm.sum_in_place(totals.reshape(-1))
+        # All ranks together.
+        self.sum_over_ranks(totals)
         return [
             (exact.to_float(total[:-1], term.exponent), int(total[-1]))
             for total, term in zip(totals, terms, strict=True)
         ]
 
-    def _room(self, count: int) -> np.ndarray:
+    def sum_over_ranks(self, rows: np.ndarray) -> np.ndarray:
+        """Collective. Rows of integers, in one message; they may come back elsewhere."""
+        self._comm.sum_in_place(rows.reshape(-1))
+        return rows
+
+    def delivered(self, vector: Vector) -> Vector:
+        """Where results are used."""
+        return vector
+
+    def room(self, count: int) -> np.ndarray:
         """Rows for sums, kept and reused."""
         if len(self._totals) < count:
             self._totals = np.empty((count, self._num_params + 1), np.int64)
         return self._totals[:count]
 
-    def _agree(self, shares: Sequence[Share]) -> list[_Agreed | Exception]:
+    def agree(self, shares: Sequence[Share]) -> list[Agreed | Exception]:
         """Collective. What all ranks know of each run before the sums; or the error that ends it."""
         # One rank knows all; several tell each other.
         if self._comm.size == 1:
@@ -251,16 +215,16 @@ class WeightedSum:
             told = self._tell(shares)
 
         # A failure of any rank ends its run on all, and so does an infinite update.
-        agreed: list[_Agreed | Exception] = []
+        agreed: list[Agreed | Exception] = []
         for share, (peaks, report) in zip(shares, told, strict=True):
             if report.failed:
                 agreed.append(self._comm.shared_failure(share.failure))
                 continue
             weighted = [share.weights * peaks[0], *peaks[1:]]
             largest = [float(values.max(initial=0.0)) for values in weighted]
-            errors = (_non_finite(share.clients, values) for values in weighted)
+            errors = (non_finite(share.clients, values) for values in weighted)
             is_finite = all(map(math.isfinite, largest))
-            known = _Agreed(share, peaks[0], largest, report)
+            known = Agreed(share, peaks[0], largest, report)
             agreed.append(known if is_finite else next(error for error in errors if error))
         return agreed
 
@@ -299,23 +263,3 @@ class WeightedSum:
             first = head[_REPORT : _REPORT + count] if count <= _HEAD - _REPORT else next(told)
             found.append(([first, *(next(told) for _ in share.peaks[1:])], everybody))
         return found
-
-
-def placed(values: np.ndarray, count: int, places: np.ndarray | slice) -> np.ndarray:
-    """The values of this rank among those of all `count` clients.
-
-    inf for a nan, which a maximum over ranks would lose.
-    """
-    if isinstance(places, slice):
-        return values
-    everybody = np.zeros(count)
-    everybody[places] = values
-    everybody[np.isnan(everybody)] = np.inf
-    return everybody
-
-
-def _non_finite(clients: np.ndarray, peaks: np.ndarray) -> NonFiniteUpdateError | None:
-    """The error, the same on all ranks, if some client's row holds inf or nan."""
-    if np.isfinite(peaks).all():
-        return None
-    return NonFiniteUpdateError(int(clients[~np.isfinite(peaks)][0]))

@@ -107,6 +107,11 @@ class LocalTrainer:
         self._after_step = after_step
         self._plain_steps: dict[tuple, Step] = {}  # by the place of the updates
 
+    @property
+    def group_size(self) -> int:
+        """How many clients are trained together at most."""
+        return self._gradients.group_size
+
     def train(
         self,
         updates: Tensor,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedmpi.data.ownership import owner_of, place_of
 from fedmpi.errors import UserError
+from fedmpi.models.flat import together
 from fedmpi.mpi.node_memory import room_for_rank
 from fedmpi.mpi.pinned import Upload
 
@@ -111,6 +112,21 @@ def _zeros(count: int, like: Tensor) -> Tensor:
 def table_bytes(num_tables: int, num_owned: int, num_params: int, item_size: int = 4) -> int:
     """Memory of the tables once every client has taken part."""
     return num_tables * num_owned * num_params * item_size
+
+
+def check_vectors(
+    num_params: int, item_size: int, *, device: torch.device | None = None, sharing: int = 1
+) -> None:
+    """Refuse a model whose vectors do not fit into this rank's part of the memory; show the arithmetic."""
+    whole, rows = 7, 2 + 2 * together(16, num_params)
+    needed, room = num_params * (8 * whole + item_size * rows), room_for_rank(device, sharing)
+    if room is not None and needed > room:
+        raise UserError(
+            f"config model.name: {num_params:,} parameters x ({whole} x 8 bytes for x, u, a round's sum "
+            f"and a total of integers + {rows} x {item_size} bytes for clients in training) = "
+            f"{needed / 1e9:.1f} GB on a rank, {room / 1e9:.1f} GB are available to each of {sharing}; use "
+            "fewer ranks a node, or a smaller model"
+        )
 
 
 def check_room(

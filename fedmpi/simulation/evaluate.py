@@ -19,7 +19,7 @@ from fedmpi.models.engines.forward import Forward, make_forward, may_take_many
 from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
 from fedmpi.mpi.watch import pulse
-from fedmpi.simulation.aggregate import Vector
+from fedmpi.simulation.shares import Vector
 
 Metrics = tuple[float, float]  # mean loss, accuracy
 

@@ -13,6 +13,7 @@ Error: with m the largest |c|, K contributions, b = ceil(log2 K), each is off by
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch import Tensor
 _FEW = 1 << 12  # entries
 _CHUNK = 1 << 14  # entries: 128 KB of float64
 _ENTRIES_AT_ONCE = 1 << 25  # 256 MB of float64, on a GPU
+_SMALLEST = sys.float_info.min  # below it digits are lost
 _MAX_EXPONENT = 1000  # 2.0**_MAX_EXPONENT is finite; contributions below 1e-280 may round to zero
 
 
@@ -51,7 +53,7 @@ def add_contributions(
 
     On a CPU, by numpy, which takes half of torch's time.
     """
-    factors = [_one_factor(weight, exponent) for weight in weights]
+    factors = [one_factor(weight, exponent) for weight in weights]
     if len(total) <= _CHUNK:
         _add_chunk(total, updates, factors)
         return
@@ -73,12 +75,15 @@ def _add_chunk(total: np.ndarray, updates: np.ndarray, factors: Sequence[tuple[f
         total += whole
 
 
-def _one_factor(weight: float, exponent: int) -> tuple[float, float]:
+def one_factor(weight: float, exponent: int) -> tuple[float, float]:
     """weight * 2**exponent, which is exact, and 1; two factors where one leaves float64's range."""
     try:
-        return math.ldexp(weight, exponent), 1.0
+        factor = math.ldexp(weight, exponent)
+        if abs(factor) >= _SMALLEST or weight == 0:
+            return factor, 1.0
     except OverflowError:
-        return weight, math.ldexp(1.0, exponent)
+        pass
+    return weight, math.ldexp(1.0, exponent)
 
 
 def add_all(total: Tensor, updates: Tensor, weights: Tensor, exponent: int) -> None:
@@ -96,5 +101,8 @@ def add_all(total: Tensor, updates: Tensor, weights: Tensor, exponent: int) -> N
 def to_float(total: np.ndarray | Tensor, exponent: int) -> np.ndarray | Tensor:
     """The float64 value of an integer sum, correctly rounded."""
     values = total.astype(np.float64) if isinstance(total, np.ndarray) else total.double()
+    if exponent < -_MAX_EXPONENT:  # beyond it a factor is infinite
+        values *= math.ldexp(1.0, _MAX_EXPONENT)
+        exponent += _MAX_EXPONENT
     values *= math.ldexp(1.0, -exponent)
     return values

@@ -14,7 +14,8 @@ from torch import Tensor
 from fedmpi.mpi import Comm
 from fedmpi.mpi.pinned import Upload
 from fedmpi.simulation import exact
-from fedmpi.simulation.aggregate import Term, Vector, WeightedSum
+from fedmpi.simulation.aggregate import Term, WeightedSum
+from fedmpi.simulation.shares import Vector
 
 
 class GpuWeightedSum(WeightedSum):
@@ -46,33 +47,45 @@ class GpuWeightedSum(WeightedSum):
 
     def _add_up(self, terms: Sequence[Term]) -> list[tuple[Vector, int]]:
         # This rank's part: all rows of a sum at once, with weights that are sent in one copy.
-        if len(self._there) < len(terms):
-            self._there = self._empty(len(terms))
-        totals = self._there[: len(terms)].zero_()
+        totals = self.room(len(terms)).zero_()
         sent = self._sent.put(np.concatenate([term.weights for term in terms]))
         parts = sent.split([len(term.weights) for term in terms])
         for total, term, weights in zip(totals, terms, parts, strict=True):
             exact.add_all(total[:-1], term.rows, weights, term.exponent)
             total[-1:].fill_(term.count)
 
-        # All ranks together, on the device if MPI can, else on the host.
-        counts = [term.count for term in terms]
-        if self._comm.size == 1 and self._stays:
-            summed = totals
-        elif self._takes_buffers:
-            torch.cuda.synchronize()
-            self._comm.sum_in_place(totals.view(-1))
-            summed, counts = totals, totals[:, -1].tolist()
+        # All ranks together; then as numbers, where they are used.
+        summed = self.sum_over_ranks(totals)
+        if summed is totals and not self._takes_buffers:  # of one rank alone: known, without a wait
+            counts = [term.count for term in terms]
         else:
-            summed = self._on_host(totals)
-            self._comm.sum_in_place(summed.view(-1).numpy())
             counts = summed[:, -1].tolist()
-
-        # As numbers, where they are used.
         if self._stays and summed is not totals:
             summed = totals.copy_(summed, non_blocking=True)
         vectors = [exact.to_float(total[:-1], t.exponent) for total, t in zip(summed, terms, strict=True)]
-        return [(v if self._stays else v.cpu().numpy(), c) for v, c in zip(vectors, counts, strict=True)]
+        return [(self.delivered(v), c) for v, c in zip(vectors, counts, strict=True)]
+
+    def sum_over_ranks(self, rows: Tensor) -> Tensor:
+        """On the device if MPI can, else on the host."""
+        if self._comm.size == 1 and self._stays:
+            return rows
+        if self._takes_buffers:
+            torch.cuda.synchronize()
+            self._comm.sum_in_place(rows.view(-1))
+            return rows
+        host = self._on_host(rows)
+        self._comm.sum_in_place(host.view(-1).numpy())
+        return host
+
+    def delivered(self, vector: Tensor) -> Vector:
+        """On the device or on the host."""
+        return vector.to(self._device, non_blocking=True) if self._stays else vector.cpu().numpy()
+
+    def room(self, count: int) -> Tensor:
+        """On the device."""
+        if len(self._there) < count:
+            self._there = self._empty(count)
+        return self._there[:count]
 
     def _empty(self, count: int) -> Tensor:
         return torch.empty((count, self._num_params + 1), dtype=torch.int64, device=self._device)

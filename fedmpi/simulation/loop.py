@@ -8,7 +8,7 @@ accumulates, amplifies and writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ import torch
 from fedmpi.config import Config
 from fedmpi.config.records import replace
 from fedmpi.data.loading import Shards, load_pack, load_shards
+from fedmpi.data.ownership import parts_for
 from fedmpi.methods import Method, Round, ServerState, make_method
 from fedmpi.models import build_model, may_be_random
 from fedmpi.models.engines import choose_engine
@@ -24,7 +25,6 @@ from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
 from fedmpi.mpi.watch import pulse
 from fedmpi.participation import make_participation
-from fedmpi.simulation.aggregate import NonFiniteUpdateError
 from fedmpi.simulation.clock import Stopwatch, peak_device_memory_mb, peak_memory_mb
 from fedmpi.simulation.evaluate import Evaluator
 from fedmpi.simulation.lockstep import PackError, Steps, alone
@@ -34,6 +34,7 @@ from fedmpi.simulation.population import Population
 from fedmpi.simulation.probe import Probe
 from fedmpi.simulation.rank_report import RankReport
 from fedmpi.simulation.server_vectors import broadcast, may_stay_on_device, norm, on_host, to_device
+from fedmpi.simulation.shares import NonFiniteUpdateError
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.simulation.training import Order, Training
 from fedmpi.storage.checkpoint import Checkpoint
@@ -140,10 +141,12 @@ class Simulation:
         """The method's own state as numpy arrays."""
         return {name: on_host(values) for name, values in self.state.extras.items()}
 
-    def restore(self, checkpoint: Checkpoint, read_part: Callable[[int], dict[str, np.ndarray]]) -> None:
+    def restore(
+        self, checkpoint: Checkpoint, read_part: Callable[[int], Iterable[dict[str, np.ndarray]]]
+    ) -> None:
         """Continue from a checkpoint; the same on every rank, except for u, which only rank 0 uses.
 
-        `read_part(rank)` returns the client tables that this rank wrote.
+        `read_part(rank)` gives the client tables that this rank wrote, piece by piece.
         """
         # The server's state.
         self.completed = checkpoint.completed
@@ -153,9 +156,10 @@ class Simulation:
             )
         )
 
-        # Client tables: each rank picks its clients from all parts.
-        for rank in range(checkpoint.parts):
-            self.population.memory.load(read_part(rank), self.comm.rank)
+        # Client tables: each rank picks its clients from the parts that may have them, some rows at a time.
+        for part in parts_for(self.comm.rank, self.comm.size, checkpoint.parts):
+            for rows in read_part(part):
+                self.population.memory.load(rows, self.comm.rank)
 
         # Positions in the data and in the participation, and the clock.
         self.population.minibatches_drawn = checkpoint.minibatches_drawn

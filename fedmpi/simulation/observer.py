@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fedmpi.config import Config
 from fedmpi.methods import Round
-from fedmpi.simulation.aggregate import Vector
 from fedmpi.simulation.cadence import is_due
 from fedmpi.simulation.clock import Stopwatch
 from fedmpi.simulation.evaluate import NOTHING, Evaluator, Look
 from fedmpi.simulation.lockstep import Steps
 from fedmpi.simulation.outcome import Listener, Output
 from fedmpi.simulation.probe import Probe
+from fedmpi.simulation.shares import Vector
 from fedmpi.storage.columns import THEORY
 
 

@@ -12,10 +12,10 @@ from fedmpi.models import may_be_random
 from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
 from fedmpi.mpi.device import ranks_sharing
-from fedmpi.simulation.aggregate import Vector
-from fedmpi.simulation.client_tables import ClientMemory, check_room
+from fedmpi.simulation.client_tables import ClientMemory, check_room, check_vectors
 from fedmpi.simulation.lending import Loans
 from fedmpi.simulation.plan import assign
+from fedmpi.simulation.shares import Vector
 
 Places = np.ndarray | slice  # indices of some participants
 
@@ -54,6 +54,7 @@ class Population:
         size = len(tables), num_owned, model.num_params, model.values.element_size()
         device = model.values.device
         sharing = ranks_sharing(comm, device) * num_packed
+        comm.try_on_all(lambda: check_vectors(*size[2:], device=device, sharing=sharing))
         comm.try_on_all(lambda: check_room(config.algorithm.name, *size, device=device, sharing=sharing))
         self.memory = ClientMemory(tables, num_owned, comm.size, model.values)
 

@@ -14,7 +14,7 @@ import torch
 
 from fedmpi.methods import Method, ServerState
 from fedmpi.mpi import Comm
-from fedmpi.simulation.aggregate import Vector
+from fedmpi.simulation.shares import Vector
 
 
 def may_stay_on_device(method: Method, device: torch.device) -> bool:

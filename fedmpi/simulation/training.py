@@ -1,106 +1,37 @@
 """The clients' part of a round, over all ranks: which rank trains which client, local training, the sums.
 
-Of one run, or of all runs of a pack at once. Invariant: every rank runs every line; a rank without
-participants contributes zeros. A client's update does not depend on the rank that trains it nor on the
-clients trained beside it, nor do the sums depend on the order.
+Of one run, or of all runs of a pack at once. The updates of a few participants are kept until all are
+known; many are added and forgotten as they come (streaming.py). Invariant: every rank runs every line; a
+rank without participants contributes zeros. A client's update does not depend on the rank that trains it
+nor on the clients trained beside it, nor do the sums depend on the order.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 
 from fedmpi.config import Config
-from fedmpi.config.records import replace
 from fedmpi.data.ownership import owner_of
-from fedmpi.errors import ClientError
-from fedmpi.methods import Method, Round, ServerState
+from fedmpi.methods import Method, ServerState
 from fedmpi.models.engines import Engine
 from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
 from fedmpi.mpi.watch import pulse
-from fedmpi.simulation.aggregate import Reduced, Share, placed, wave_size
-from fedmpi.simulation.client import Failures, Task
+from fedmpi.simulation.client import Failures
 from fedmpi.simulation.clock import Stopwatch
 from fedmpi.simulation.gpu_aggregate import make_sum
 from fedmpi.simulation.gpu_client import GpuTrainer, make_trainer
-from fedmpi.simulation.population import Places, Population
-from fedmpi.simulation.rank_report import RankReport
-from fedmpi.storage.columns import LENDING, LOCAL_SGD
-
-
-@dataclass(kw_only=True, slots=True, eq=False)
-class Order:
-    """What a run wants in a round: all its participants trained, and their updates summed."""
-
-    population: Population
-    method: Method
-    state: ServerState
-    current: Round
-    report: RankReport  # what this rank wants after the round
-
-
-@dataclass(slots=True)
-class _Part:
-    """What this rank does for one run in a wave."""
-
-    order: Order
-    mine: Places  # the participants that it trains, own before borrowed ones
-    num_own: int
-    trainers: np.ndarray | None  # who trains whom; None if there is one rank
-    clients: np.ndarray  # those that it trains
-    task: Task | None = None
-
-    @classmethod
-    def of(cls, order: Order) -> _Part:
-        """As the plan for the round has it."""
-        clients = order.current.clients
-        mine, num_own, trainers = order.population.share(clients, may_lend=not order.method.tables)
-        return cls(order, mine, num_own, trainers, clients[mine])
-
-    def finish(self, failures: Failures) -> None:
-        """After the last local step; the owners keep what their clients remember."""
-        order, task = self.order, self.task
-        if failures.of(task):
-            return
-        try:
-            order.method.finish_clients(task.local, order.current)
-        except Exception as error:
-            failures.add(task, task.works, error)
-            return
-        if order.method.tables:
-            order.population.memory.store(self.clients, task.local)
-
-    def rows(self) -> dict[str, torch.Tensor]:
-        """What is summed; updates in place of what a failed client does not have."""
-        local, updates = self.task.local, self.task.local["update"]
-        rows = {"weighted_sum": updates}
-        for name in self.order.method.client_sums:
-            rows[name] = local.get(name, updates)
-        return rows
-
-    def share(self, values: Sequence[np.ndarray], seconds: float, failure: ClientError | None) -> Share:
-        """For the reduction. `values`: largest magnitudes in each row of `rows`."""
-        current, report = self.order.current, self.order.report
-        return Share(
-            clients=current.clients,
-            weights=current.weights,
-            mine=self.mine,
-            rows=self.rows(),
-            peaks=[placed(value, len(current.clients), self.mine) for value in values],
-            report=RankReport(
-                stop=report.stop,
-                wants_checkpoint=report.wants_checkpoint,
-                failed=failure is not None,
-                seconds=seconds,
-            ),
-            failure=failure,
-        )
+from fedmpi.simulation.parts import Order, Part, receive, start_lending, task_of
+from fedmpi.simulation.population import Population
+from fedmpi.simulation.running_total import most_kept, passing_rows
+from fedmpi.simulation.shares import Reduced
+from fedmpi.simulation.streamed_sum import StreamedSum
+from fedmpi.simulation.streaming import Stream
+from fedmpi.storage.columns import LENDING, LOCAL_SGD, REDUCTION
 
 
 class Training:
@@ -122,59 +53,91 @@ class Training:
         """
         self._comm, self._clock = comm, clock
         self._in_groups = engine.name == "batched"
-        self._parts: Sequence[_Part] = ()  # of the wave that is being trained
+        self._parts: Sequence[Part] = ()  # that are being trained
         self.trainer = make_trainer(engine, model, may_draw=may_draw, after_step=self._keep_moving)
         self.weighted_sum = make_sum(
             comm, model.num_params, model.values.dtype, model.values.device,
             takes_buffers=config.run.cuda_aware, stays=stays_on_device,
         )  # fmt: skip
-        self._wave_size = wave_size(model.num_params)
+        self._streamed = StreamedSum(comm, self.weighted_sum)
+        self._most_kept = most_kept(model.num_params)
+        self._passing_rows = passing_rows(model.num_params, self.trainer.group_size)
 
     def train(self, orders: Sequence[Order]) -> list[Reduced | Exception]:
         """Collective. For each run local training of all participants, and the sums; or the error that ends
-        the run. In waves that bound the memory.
+        the run.
         """
         # All clients of a run start from its x_t.
         for order in orders:
             order.population.start_from(order.state.global_params)
             order.population.use_full_data(order.method.uses_full_data(order.current.t))
 
-        # Usually all in one wave.
-        if all(len(order.current.clients) <= self._wave_size for order in orders):
-            answers = self._train_wave(orders)
+        # Usually few take part. Whether a run has few depends on nothing but its own round.
+        if all(len(order.current.clients) <= self._most_kept for order in orders):
+            answers = self._train_few(orders)
         else:
-            answers = self._train_waves([_waves(order, self._wave_size) for order in orders])
+            has_few = [len(order.current.clients) <= self._most_kept for order in orders]
+            few, many = (
+                [order for order, is_few in zip(orders, has_few, strict=True) if is_few == wanted]
+                for wanted in (True, False)
+            )
+            found = {True: iter(self._train_few(few) if few else ()), False: iter(self._train_many(many))}
+            answers = [next(found[is_few]) for is_few in has_few]
 
         # The clients went on in their data.
         for order in orders:
             order.population.minibatches_drawn[order.current.clients] += order.population.local_steps
         return answers
 
-    def _train_waves(self, waves: Sequence[Sequence[Order]]) -> list[Reduced | Exception]:
-        """Collective. Wave after wave of each run; a run ends with its first error."""
-        answers: list[list[Reduced | Exception]] = [[] for _ in waves]
-        for number in range(max(map(len, waves))):
-            left = [i for i, own in enumerate(waves) if number < len(own) and not _failed(answers[i])]
-            for i, answer in zip(left, self._train_wave([waves[i][number] for i in left]), strict=True):
-                answers[i].append(answer)
-        return [_failed(own) or _combined(own) for own in answers]
-
-    def _train_wave(self, orders: Sequence[Order]) -> list[Reduced | Exception]:
+    def _train_few(self, orders: Sequence[Order]) -> list[Reduced | Exception]:
         """Collective. Each rank trains its part of the plan; then exact sums over all ranks."""
-        begin, is_alone, clock = time.perf_counter(), self._comm.size == 1, self._clock
+        begin, failures = time.perf_counter(), Failures()
+        parts = [Part.of(order) for order in orders]
+        magnitudes = self._train_parts(parts, failures)
+        seconds = time.perf_counter() - begin
+        shares = [
+            part.share(values, seconds, failures.of(part.task))
+            for part, values in zip(parts, magnitudes, strict=True)
+        ]
+        return self.weighted_sum.reduce(shares, self._clock)
 
-        # The clients that this rank trains, own before borrowed ones, and the arrays to train them on.
-        self._parts = parts = [_Part.of(order) for order in orders]
+    def _train_many(self, orders: Sequence[Order]) -> list[Reduced | Exception]:
+        """Collective. As `_train_few`, but each rank trains a few of its clients, adds their updates to its
+        totals, and trains the next.
+        """
+        names = [("weighted_sum", *order.method.client_sums) for order in orders]
+        totals = self._streamed.totals(names, [len(order.current.clients) for order in orders])
+        streams = [
+            Stream(order, own, self._comm, self._passing_rows)
+            for order, own in zip(orders, totals, strict=True)
+        ]
+
+        # As many times as the busiest rank needs; the others still lend.
+        for number in range(max(stream.length for stream in streams)):
+            begin, failures = time.perf_counter(), Failures()
+            parts = [stream.part(number) for stream in streams]
+            magnitudes = self._train_parts(parts, failures)
+            seconds = time.perf_counter() - begin
+            with self._clock(REDUCTION):
+                for stream, part, values in zip(streams, parts, magnitudes, strict=True):
+                    stream.take(part, values, seconds, failures.of(part.task))
+        return self._streamed.reduce([stream.share() for stream in streams], self._clock)
+
+    def _train_parts(self, parts: Sequence[Part], failures: Failures) -> list[list[np.ndarray]]:
+        """Collective. Train the clients of each part; the largest magnitudes in each row that is summed."""
+        is_alone, clock, self._parts = self._comm.size == 1, self._clock, parts
+
+        # The arrays to train them on.
         counts = [len(part.clients) for part in parts]
         updates = self.weighted_sum.buffers(sum(counts))
         for part, rows in zip(parts, updates.split(counts) if len(parts) > 1 else [updates], strict=True):
             part.task = task_of(part.order, part.clients, rows)
-        tasks, failures = [part.task for part in parts], Failures()
+        tasks = [part.task for part in parts]
 
         # Start sending the samples of lent clients.
         if not is_alone:
             with clock(LENDING):
-                _start_lending(parts)
+                start_lending(parts)
 
         # Own clients first, while the samples of borrowed ones arrive; in groups, all at once.
         rest = None
@@ -186,7 +149,7 @@ class Training:
         # Then the borrowed ones.
         if not is_alone:
             with clock(LENDING):
-                _receive(parts)
+                receive(parts)
         with clock(LOCAL_SGD):
             self.trainer.train(updates, tasks, failures, rest)
 
@@ -201,16 +164,10 @@ class Training:
             if not self._comm.is_part:
                 failures.raise_first()
 
-            # Sum the results of all ranks. On a GPU only the peaks show that training is complete.
-            magnitudes = self._magnitudes(parts, updates)
-        seconds = time.perf_counter() - begin
-        shares = [
-            part.share(values, seconds, failures.of(part.task))
-            for part, values in zip(parts, magnitudes, strict=True)
-        ]
-        return self.weighted_sum.reduce(shares, clock)
+            # On a GPU only the peaks show that training is complete.
+            return self._magnitudes(parts, updates)
 
-    def _magnitudes(self, parts: Sequence[_Part], updates: torch.Tensor) -> list[list[np.ndarray]]:
+    def _magnitudes(self, parts: Sequence[Part], updates: torch.Tensor) -> list[list[np.ndarray]]:
         """For each run those of its updates, and of what else is summed; waits for the device."""
         others = [rows for part in parts for rows in list(part.rows().values())[1:]]
         first, *values = self.weighted_sum.magnitudes([updates, *others])
@@ -240,82 +197,21 @@ class Training:
         if clients is None or len(clients) == 0:
             return state
 
-        # Wave by wave, each rank the clients that it owns.
-        total = 0.0
-        for wave in np.split(clients, range(self._wave_size, len(clients), self._wave_size)):
-            mine = np.flatnonzero(owner_of(wave, self._comm.size) == self._comm.rank)
-            local = population.memory.fetch(wave[mine])
-            rows = method.interval_rows(state, local, wave[mine])
-            population.memory.store(wave[mine], local)
-            total = total + self.weighted_sum.total(rows, wave, mine)
-        return method.end_interval(state, total)
+        # Few at once; of many, each rank some of its clients after others.
+        if len(clients) <= self._most_kept:
+            ((rows, mine),) = self._interval_rows(population, method, state, clients, len(clients))
+            return method.end_interval(state, self.weighted_sum.total(rows, clients, mine))
+        pieces = self._interval_rows(population, method, state, clients, self._passing_rows)
+        return method.end_interval(state, self._streamed.total(pieces, clients))
 
-
-def _waves(order: Order, size: int) -> list[Order]:
-    """The order, for some participants after others."""
-    current = order.current
-    if len(current.clients) <= size:
-        return [order]
-    return [
-        dataclasses.replace(
-            order, current=replace(current, clients=current.clients[wave], weights=current.weights[wave])
-        )
-        for wave in (slice(first, first + size) for first in range(0, len(current.clients), size))
-    ]
-
-
-def _failed(answers: Sequence[Reduced | Exception]) -> Exception | None:
-    """The error that ended a run in one of its waves."""
-    return next((answer for answer in answers if isinstance(answer, Exception)), None)
-
-
-def _combined(parts: Sequence[Reduced]) -> Reduced:
-    """One result for all waves."""
-    if len(parts) == 1:
-        return parts[0]
-    return Reduced(
-        sums={name: sum(part.sums[name] for part in parts) for name in parts[0].sums},
-        update_max=np.concatenate([part.update_max for part in parts]),
-        compute_time=sum(part.compute_time for part in parts),
-        idle_time=sum(part.idle_time for part in parts),
-        stop=max(part.stop for part in parts),
-        checkpoint=any(part.checkpoint for part in parts),
-    )
-
-
-def _start_lending(parts: Sequence[_Part]) -> None:
-    """Each client of each run has a message tag of its own."""
-    tag = 0
-    for part in parts:
-        population, clients = part.order.population, part.order.current.clients
-        drawn, steps = population.minibatches_drawn, population.local_steps
-        population.loans.start(clients, part.trainers, drawn, steps, tag)
-        tag += len(clients)
-
-
-def _receive(parts: Sequence[_Part]) -> None:
-    """The samples of borrowed clients."""
-    for part in parts:
-        for work in part.task.works[part.num_own :]:
-            work.samples = part.order.population.loans.receive(work.client, part.task.local_steps)
-
-
-def task_of(order: Order, clients: np.ndarray, updates: torch.Tensor) -> Task:
-    """The arrays that training works on: updates, clients' tables, scratch, what the server sends."""
-    population, method = order.population, order.method
-    memory = population.memory.fetch(clients) if method.tables else {}
-    scratch = {name: torch.zeros_like(updates) for name in method.scratch}
-    sent = {
-        f"server_{name}": torch.as_tensor(order.state.extras[name]).to(updates)[None]
-        for name in method.broadcasts
-    }
-    return Task(
-        start=population.start,
-        local={"update": updates, **memory, **scratch, **sent},
-        works=population.works(clients),
-        method=method,
-        current=order.current,
-        local_steps=population.local_steps,
-        clip_norm=population.config.algorithm.clip_norm,
-        reseed=population.may_draw,
-    )
+    def _interval_rows(
+        self, population: Population, method: Method, state: ServerState, clients: np.ndarray, count: int
+    ) -> Iterator[tuple[torch.Tensor, np.ndarray]]:
+        """What up to `count` clients of this rank at a time add to the server's sum, and which they are."""
+        own = np.flatnonzero(owner_of(clients, self._comm.size) == self._comm.rank)
+        for first in range(0, max(len(own), 1), count):
+            mine = own[first : first + count]
+            local = population.memory.fetch(clients[mine])
+            rows = method.interval_rows(state, local, clients[mine])
+            population.memory.store(clients[mine], local)
+            yield rows, mine

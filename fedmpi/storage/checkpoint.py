@@ -12,6 +12,7 @@ import contextlib
 import glob
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,14 @@ import h5py
 import numpy as np
 
 from fedmpi.errors import UserError
-from fedmpi.storage.files import read_sealed, replacing
+from fedmpi.storage.files import is_sealed, read_sealed, replacing
 
 FORMAT = "fedmpi-checkpoint"
 FORMAT_VERSION = 1
 _PART_FORMAT = "fedmpi-checkpoint-part"
 _KEPT = 2
+_IN_MEMORY = 1 << 26  # larger parts go to the disk without a copy of them in memory
+_ROWS_BYTES = 1 << 26
 _GROUPS = ("participation", "method")
 
 
@@ -78,24 +81,34 @@ def write_part(
     run_path: Path, run_id: str, completed: int, rank: int, arrays: dict[str, np.ndarray]
 ) -> None:
     """Store the tables of one rank's clients; before the checkpoint that counts the parts."""
-    with replacing(_part_path(run_path, completed, rank)) as file:
+    on_disk = sum(array.nbytes for array in arrays.values()) > _IN_MEMORY
+    with replacing(_part_path(run_path, completed, rank), on_disk=on_disk) as file:
         file.attrs.update(format=_PART_FORMAT, run_id=run_id)
         for name, array in arrays.items():
             file.create_dataset(name, data=array)
 
 
-def read_part(run_path: Path, checkpoint: Checkpoint, rank: int) -> dict[str, np.ndarray]:
-    """What `write_part` stored; a missing or damaged part is a UserError."""
+def check_part(run_path: Path, checkpoint: Checkpoint, rank: int) -> Path:
+    """Where `write_part` stored the tables of a rank; a missing or damaged part is a UserError."""
     path = _part_path(run_path, checkpoint.completed, rank)
-    data = read_sealed(path)
-    if data is None:
+    if not is_sealed(path):
         raise UserError(f"{path}: not a part of a checkpoint, or truncated")
 
     # It must belong to the same run as the checkpoint.
-    with h5py.File.in_memory(data) as file:
+    with h5py.File(path, "r", locking=False) as file:
         if file.attrs.get("format") != _PART_FORMAT or file.attrs.get("run_id") != checkpoint.run_id:
             raise UserError(f"{path}: not a part of this run's checkpoint")
-        return {name: file[name][()] for name in _dataset_names(file)}
+    return path
+
+
+def read_part(run_path: Path, checkpoint: Checkpoint, rank: int) -> Iterator[dict[str, np.ndarray]]:
+    """What `write_part` stored, some rows at a time; its checksum was looked at by `newest_checkpoint`."""
+    with h5py.File(_part_path(run_path, checkpoint.completed, rank), "r", locking=False) as file:
+        names = _dataset_names(file)
+        widths = [file[name].dtype.itemsize * int(np.prod(file[name].shape[1:])) for name in names]
+        at_once = max(_ROWS_BYTES // max(sum(widths), 1), 1)
+        for first in range(0, len(file["clients"]), at_once):
+            yield {name: file[name][first : first + at_once] for name in names}
 
 
 def _part_path(run_path: Path, completed: int, rank: int) -> Path:
@@ -175,7 +188,7 @@ def newest_checkpoint(run_path: Path, run_id: str) -> tuple[Checkpoint | None, l
         try:
             checkpoint = read_checkpoint(path)
             for rank in range(checkpoint.parts):
-                read_part(run_path, checkpoint, rank)
+                check_part(run_path, checkpoint, rank)
         except UserError as error:
             notes.append(f"{error}; going back to an older one")
             continue

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 FORMAT = "fedmpi-run"
 FORMAT_VERSION = 1
+SEGMENTED_VERSION = 2  # of a file that has rows in others (segments.py)
 
 RUNNING, DONE, DIVERGED, STOPPED = "running", "done", "diverged", "stopped"
 

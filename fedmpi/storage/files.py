@@ -24,7 +24,7 @@ from fedmpi.mpi.watch import pulse
 
 _MAGIC = b"\nfedmpi-sha256:"
 _SEAL_SIZE = len(_MAGIC) + hashlib.sha256().digest_size
-_PIECE = 1 << 26
+_PIECE = 1 << 24
 _TRIAL_SECONDS = 10
 _TRIAL = """
 import sys, h5py
@@ -38,8 +38,15 @@ with h5py.File(sys.argv[1], "r", locking=False) as file:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, copy: bool = False) -> Iterator[h5py.File]:
-    """A file in memory, empty or a copy of `path`; sealed, it replaces `path` unless an error occurs."""
+def replacing(path: Path, *, copy: bool = False, on_disk: bool = False) -> Iterator[h5py.File]:
+    """A file in memory, empty or a copy of `path`; sealed, it replaces `path` unless an error occurs.
+
+    `on_disk`: for what is too large for memory, and stands in other files until this one is complete.
+    """
+    if on_disk:
+        with _replacing_on_disk(path) as file:
+            yield file
+        return
     try:
         image = path.read_bytes() if copy else None
     except OSError as error:
@@ -53,6 +60,28 @@ def replacing(path: Path, *, copy: bool = False) -> Iterator[h5py.File]:
 
     # Not reached after an error: the old file stays.
     write_whole(path, data + _seal(data))
+
+
+@contextlib.contextmanager
+def _replacing_on_disk(path: Path) -> Iterator[h5py.File]:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with h5py.File(partial, "w", libver=("v110", "v110"), locking=False) as file:
+            yield file
+        # Its checksum, piece by piece.
+        sha = hashlib.sha256()
+        with open(partial, "rb+") as file:
+            while piece := file.read(_PIECE):
+                sha.update(piece)
+            file.write(_MAGIC + sha.digest())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        raise OutputError.from_os(error, path) from None
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def _seal(data: bytes) -> bytes:
@@ -73,6 +102,25 @@ def read_sealed(path: Path) -> bytes | None:
     if seal != _seal(data):
         raise UserError(f"{path}: damaged, its contents do not match its checksum")
     return data
+
+
+def is_sealed(path: Path) -> bool:
+    """As `read_sealed`, for files of any size: whether there is a seal, UserError if it does not match."""
+    sha = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            left = os.fstat(file.fileno()).st_size - _SEAL_SIZE
+            while left > 0 and (piece := file.read(min(left, _PIECE))):
+                sha.update(piece)
+                left -= len(piece)
+            seal = file.read()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    if not seal.startswith(_MAGIC) or len(seal) != _SEAL_SIZE:
+        return False
+    if seal != _MAGIC + sha.digest():
+        raise UserError(f"{path}: damaged, its contents do not match its checksum")
+    return True
 
 
 def check_harmless(path: Path) -> None:

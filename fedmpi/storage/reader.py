@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import h5py
 import numpy as np
@@ -16,12 +17,13 @@ from fedmpi.errors import UserError
 from fedmpi.storage.columns import (
     ADDED_LATER,
     FORMAT,
-    FORMAT_VERSION,
     KEYS_ADDED_LATER,
     OPTIONAL_TABLES,
+    SEGMENTED_VERSION,
     TABLES,
 )
 from fedmpi.storage.files import check_harmless
+from fedmpi.storage.segments import SegmentError, opened_segments, put_away, segments_of
 
 if TYPE_CHECKING:
     import pandas
@@ -73,11 +75,7 @@ class Run:
 
 def load_run(path: str | Path) -> Run:
     """The results in a file; a file that is not a run is a UserError."""
-    with open_run(path) as file:
-        try:
-            return _read(Path(path), file)
-        except Exception as error:  # a damaged file can fail in any way inside the HDF5 library
-            raise UserError(f"run file {path}: damaged, or not complete ({error})") from None
+    return read_run(path, lambda file: _read(Path(path), file))
 
 
 def _read(path: Path, file: h5py.File) -> Run:
@@ -94,7 +92,8 @@ def _read(path: Path, file: h5py.File) -> Run:
         attributes["parameters"] = file["model"].attrs["parameters"]
         global_params = file["model/global_params"][()]
     if "params" in file:
-        params = file["params/round"][()], file["params/global_params"][()]
+        parts = [(part["round"][()], part["global_params"][()]) for part in _parts(file, "params")]
+        params = tuple(_joined(list(values)) for values in zip(*parts, strict=True))
 
     return Run(
         path=path,
@@ -124,21 +123,49 @@ def read_config(text: str) -> dict[str, Any]:
 def read_table(file: h5py.File, name: str) -> dict[str, np.ndarray]:
     """The columns of a table; one that files of an older version do not have is nan."""
     group, columns = file[name], (TABLES | OPTIONAL_TABLES)[name]
-    first = group[columns[0].name][()]
-    table = {columns[0].name: first}
-    for column in columns[1:]:
-        is_older = column.name in ADDED_LATER and column.name not in group
-        table[column.name] = np.full(len(first), np.nan) if is_older else group[column.name][()]
-    return table
+    table = {column.name: [] for column in columns}
+    for part in _parts(file, name):
+        rows = len(part[columns[0].name])
+        for column in columns:
+            is_older = column.name in ADDED_LATER and column.name not in group
+            table[column.name].append(np.full(rows, np.nan) if is_older else part[column.name][()])
+    return {column: _joined(values) for column, values in table.items()}
+
+
+def _parts(file: h5py.File, name: str) -> Iterator[h5py.Group]:
+    """A table in all segments of a file, then in the file itself."""
+    for counts, segment in opened_segments(file):
+        if name in counts:
+            yield segment[name]
+    yield file[name]
+
+
+def _joined(values: list[np.ndarray]) -> np.ndarray:
+    return values[0] if len(values) == 1 else np.concatenate(values)
+
+
+Found = TypeVar("Found")
+
+
+def read_run(path: str | Path, read: Callable[[h5py.File], Found]) -> Found:
+    """What `read` finds in a run file; once more if the file was joined with its segments meanwhile."""
+    for is_last in (False, True):
+        with open_run(path) as file:
+            try:
+                return read(file)
+            except SegmentError:
+                if is_last:
+                    raise
+            except UserError:
+                raise
+            except Exception as error:  # a damaged file can fail in any way inside the HDF5 library
+                raise UserError(f"run file {path}: damaged, or not complete ({error})") from None
+    raise AssertionError  # not reached
 
 
 def load_table(path: str | Path, name: str) -> dict[str, np.ndarray]:
     """One table of a run file, by column."""
-    with open_run(path) as file:
-        try:
-            return read_table(file, name)
-        except Exception as error:  # as above
-            raise UserError(f"run file {path}: damaged, or not complete ({error})") from None
+    return read_run(path, lambda file: read_table(file, name))
 
 
 def read_attributes(path: str | Path) -> dict[str, Any]:
@@ -155,7 +182,8 @@ def peek(path: str | Path) -> dict[str, Any] | None:
     """Status and rounds written of a run file, or None if it is not one."""
     try:
         with open_run(path) as file:
-            return {"status": str(file.attrs["status"]), "rounds": len(file["train/round"])}
+            rounds = len(file["train/round"]) + put_away(segments_of(file), "train")
+            return {"status": str(file.attrs["status"]), "rounds": rounds}
     except Exception:  # whatever is wrong with it, it is not a readable run
         return None
 
@@ -179,12 +207,12 @@ def open_run(path: str | Path) -> h5py.File:
 
     # A run file of this version or an older one.
     is_ours = isinstance(kind, str) and kind == FORMAT and isinstance(version, np.integer)
-    if not is_ours or version > FORMAT_VERSION:
+    if not is_ours or version > SEGMENTED_VERSION:
         file.close()
         remedy = "a newer fedmpi wrote it, update this one" if is_ours else "it holds something else"
         raise UserError(
             f"run file {path}: format {kind!r}, version {version}; accepted is {FORMAT!r} up to "
-            f"version {FORMAT_VERSION}: {remedy}"
+            f"version {SEGMENTED_VERSION}: {remedy}"
         )
     return file
 

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import h5py
 import numpy as np
 
 from fedmpi.errors import UserError
 from fedmpi.storage.columns import TABLES
-from fedmpi.storage.reader import Run, load_run, open_run, read_config, read_table
+from fedmpi.storage.reader import Run, load_run, read_config, read_run, read_table
 
 if TYPE_CHECKING:
     import pandas
@@ -104,14 +105,13 @@ def flat_config(config: dict[str, Any]) -> dict[str, Any]:
 
 def _read_one(path: Path, table: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The columns of one table, and what is the same for all rows."""
-    with open_run(path) as file:
-        try:
-            columns = read_table(file, table)
-            config = read_config(file.attrs["config"])
-            status = str(file.attrs["status"])
-            head = {"file": str(path), "name": config["run"]["name"], "seed": config["run"]["seed"]}
-        except Exception as error:  # a damaged file can fail in any way inside the HDF5 library
-            raise UserError(f"run file {path}: damaged, or not complete ({error})") from None
+
+    def read(file: h5py.File) -> tuple[dict[str, np.ndarray], dict[str, Any], str, dict[str, Any]]:
+        config = read_config(file.attrs["config"])
+        head = {"file": str(path), "name": config["run"]["name"], "seed": config["run"]["seed"]}
+        return read_table(file, table), config, str(file.attrs["status"]), head
+
+    columns, config, status, head = read_run(path, read)
     if len({len(column) for column in columns.values()}) > 1:
         raise UserError(f"run file {path}: damaged, the columns of /{table} differ in length")
     return columns, {**head, "status": status, **flat_config(config)}

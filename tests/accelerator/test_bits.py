@@ -80,3 +80,23 @@ def _updates(simulation, method, state, clients):
     training.trainer.train(updates, [task], failures)
     failures.raise_first()
     return updates.clone().cpu()
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    "name", ["logistic", "loop", "scaffold", "amplified-scaffold", "cuda_aware", "float64", "clipped"]
+)
+def test_updates_added_as_they_come_have_the_bits_of_the_cpu(comm, device, monkeypatch, name):
+    """Running totals on the device, with other numbers of updates that wait."""
+    monkeypatch.setattr("fedmpi.simulation.training.most_kept", lambda num_params: 3)
+    monkeypatch.setattr("fedmpi.simulation.training.passing_rows", lambda num_params, size: 2 * size)
+    there = simulate(comm, device, CASES[name])
+    engine = f'algorithm.engine="{there.simulation.engine.name}"'
+    monkeypatch.setattr("fedmpi.simulation.training.passing_rows", lambda num_params, size: 1)
+    with plain_layouts():
+        here = simulate(comm, CPU, (*CASES[name], engine, "run.cuda_aware=false"))
+    for t, (x, y) in enumerate(zip(there.trajectory, here.trajectory, strict=True)):
+        if IS_REAL:
+            np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4, err_msg=f"after round {t}")
+        else:
+            assert np.array_equal(x, y), f"after round {t}"

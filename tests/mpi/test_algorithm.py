@@ -210,9 +210,10 @@ def test_empty_rounds_count(comm, shared_path):
     assert [x.item() for x in trajectory] == [1.0, 0.5, 0.5, 0.0, 1.0]
 
 
-def test_more_participants_than_a_wave_holds(comm, monkeypatch):
-    """Summing in waves gives Algorithm 1 all the same, also when a rank has none of a wave."""
-    monkeypatch.setattr("fedmpi.simulation.training.wave_size", lambda num_params: 2)
+def test_more_participants_than_are_kept(comm, monkeypatch):
+    """Updates that are added as they come give Algorithm 1 all the same."""
+    monkeypatch.setattr("fedmpi.simulation.training.most_kept", lambda num_params: 2)
+    monkeypatch.setattr("fedmpi.simulation.training.passing_rows", lambda num_params, group_size: 1)
     centers = np.arange(10.0).reshape(5, 2)
     text = f"""
     [run]

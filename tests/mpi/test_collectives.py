@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,12 +16,14 @@ from fedmpi.data.sources import load_dataset
 from fedmpi.errors import UserError
 from fedmpi.models import build_model
 from fedmpi.models.flat import FlatModel
-from fedmpi.simulation.aggregate import NonFiniteUpdateError, Reduced, Share, WeightedSum, placed
+from fedmpi.mpi import parcels
+from fedmpi.simulation.aggregate import WeightedSum
 from fedmpi.simulation.clock import Stopwatch
 from fedmpi.simulation.evaluate import evaluate
 from fedmpi.simulation.lending import Loans
 from fedmpi.simulation.loop import Simulation
 from fedmpi.simulation.rank_report import RankReport
+from fedmpi.simulation.shares import NonFiniteUpdateError, Reduced, Share, placed
 from tests.support.configs import SMALL
 from tests.support.simulations import minibatches
 
@@ -193,3 +196,26 @@ def test_lent_clients_give_the_same_minibatches(comm):
             for (x, y), (inputs, labels) in zip(batches, expected, strict=True):
                 np.testing.assert_array_equal(x, inputs.numpy())
                 np.testing.assert_array_equal(y, labels.numpy())
+
+
+def test_arrays_of_a_parcel_are_shared_on_a_node(comm, monkeypatch):
+    """All ranks see the same read-only memory; without a place for it each has a copy; nothing is left."""
+    value = {"a": np.arange(300_000), "b": [np.eye(3)], "c": "text"}
+    for place in (parcels._MEMORY, "/nowhere"):
+        monkeypatch.setattr(parcels, "_MEMORY", place)
+        got = comm.share_on_node(value if comm.node_rank == 0 else None)
+        assert got["a"].tolist() == list(range(300_000))
+        assert (got["b"][0] == np.eye(3)).all()
+        assert got["c"] == "text"
+        if comm.size > 1 and place == "/dev/shm":
+            assert not got["a"].flags.writeable
+            assert got["a"].ctypes.data % 8 == 0
+    assert not list(Path("/dev/shm").glob("fedmpi-*"))
+
+
+def test_large_objects_travel_in_pieces(comm, monkeypatch):
+    """Arrays beyond a message's limit, of an object that rank 0 gives to all."""
+    monkeypatch.setattr(parcels, "_PIECE", 1000)
+    x = comm.on_root(lambda: {"x": np.arange(5000.0), "none": None})
+    assert x["x"].tolist() == list(range(5000))
+    x["x"][0] = 7  # ranks may change what is theirs

@@ -7,6 +7,7 @@ import torch
 
 from fedmpi.cli.bench_table import projection, table
 from fedmpi.experiments.bench.figures import CIFAR, FASHION, LOGISTIC
+from fedmpi.experiments.bench.passes import Passes, host_passes
 from fedmpi.experiments.bench.plain import PlainLoop, make_model
 from fedmpi.experiments.bench.record import add_to_record, compared, read_record
 from fedmpi.experiments.bench.sides import kernel_seconds, outside_mpi, step_flop
@@ -76,12 +77,19 @@ def test_a_projection_without_its_figure_is_refused_before_measuring(fedmpi_cli)
 
 
 def test_the_projection_is_the_alpha_beta_model():
-    """On 2 ranks with S = 10: 5 clients x 5 steps of 8 ms, and an allreduce over a slow network."""
-    text = projection(RESULTS, [2], latency_us=1000.0, bandwidth_gbs=0.001)
-    compute, exchange = 25 * 0.008, 2 * 0.001 + 8 * 228_587 / 1e6
-    row = text.splitlines()[-1].split()
-    assert float(row[1]) == pytest.approx(1 / (compute + exchange), abs=0.05)
-    assert row[2] == f"{compute / (compute + exchange):.0%}"
+    """Steps, passes over vectors, allreduces over a slow network, of twice the bytes for many clients."""
+    passes = Passes(kept=0.01, streamed=0.02, server=0.1)
+    text = projection(RESULTS, [2, 64], latency_us=1000.0, bandwidth_gbs=0.001, passes=passes)
+    two, many = (line.split() for line in text.splitlines()[-2:])
+
+    # Two ranks, S = 10: 5 clients x 5 steps of 8 ms, two allreduces of one hop each way.
+    compute, rest = 25 * 0.008, 5 * 0.01 + 0.1 + 2 * 2 * 0.001 + 8 * 228_586 / 1e6
+    assert float(two[1]) == pytest.approx(1 / (compute + rest), abs=0.05)
+    assert two[2] == f"{compute / (compute + rest):.0%}"
+
+    # 64 ranks, S = 640: ten clients each, added as they come, in two words; six hops, one message more.
+    compute, rest = 50 * 0.008, 10 * 0.02 + 0.1 + 3 * 12 * 0.001 + 2 * 63 / 64 * 16 * 228_586 / 1e6
+    assert many[4] == f"{compute / (compute + rest):.0%}"
 
 
 @pytest.mark.parametrize(
@@ -215,3 +223,9 @@ def test_what_is_no_record_is_refused_before_measuring(fedmpi_cli, tmp_path, opt
     assert (tmp_path / "notes.json").read_text() == '{"my": "notes"}'
     if option == "--against":
         assert fedmpi_cli("bench", option, "missing.json").returncode == 2
+
+
+def test_passes_on_the_host_are_measured():
+    """Each takes some time."""
+    passes = host_passes(1000)
+    assert min(passes.kept, passes.streamed, passes.server) > 0

@@ -9,7 +9,7 @@ import torch
 from fedmpi.errors import UserError
 from fedmpi.mpi import node_memory
 from fedmpi.mpi.node_memory import available_bytes, room_for_rank
-from fedmpi.simulation.client_tables import ClientMemory, check_room, table_bytes
+from fedmpi.simulation.client_tables import ClientMemory, check_room, check_vectors, table_bytes
 
 WIDTH, CLIENTS = 3, 11
 
@@ -237,3 +237,13 @@ def test_a_table_is_allocated_once_and_filled_as_clients_come():
     assert kept.fetch(np.array([999, 1000]))["a"].sum(dim=1).tolist() == [1000.0, 0.0]
     # On another device the whole table is there at once, so that it cannot fail to fit in mid-run.
     assert ClientMemory(("a",), 7, 1, torch.zeros(3, device="meta"))._tables["a"].shape == (7, 3)
+
+
+def test_a_model_that_does_not_fit_with_its_total_is_refused(monkeypatch):
+    """With the arithmetic, before anything of that size is allocated."""
+    monkeypatch.setattr("fedmpi.simulation.client_tables.room_for_rank", lambda device, sharing: 10**9)
+    check_vectors(5_000_000, 4, sharing=2)
+    with pytest.raises(
+        UserError, match=r"25,000,000 parameters x .* = 2\.0 GB on a rank, 1\.0 GB are avail"
+    ):
+        check_vectors(25_000_000, 4, sharing=2)

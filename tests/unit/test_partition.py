@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmpi.config import DataConfig
-from fedmpi.data import originals, rng
+from fedmpi.data import originals, partition_rules, rng
+from fedmpi.data import partition as partition_module
 from fedmpi.data.partition import PARTITIONS, Partition, make_partition
 from fedmpi.errors import UserError
 
@@ -381,3 +382,32 @@ def test_majority_labels_by_hand():
     dealt = Partition.from_clients(client_of, 6)
     # Client 0: 2 1 2. Client 1: 7 3, a tie. Client 3: 5 5. Client 4: 9 0 9 0, a tie. 2 and 5 have none.
     assert dealt.majority_labels(labels).tolist() == [2, 3, -1, 5, 0, -1]
+
+
+@settings(deadline=None, max_examples=60, database=None, derandomize=True)
+@given(
+    seed=st.integers(0, 1000),
+    count=st.integers(2, 40),
+    samples=st.integers(0, 400),
+    share=st.floats(0, 0.95),
+)
+def test_dealing_by_levels_is_dealing_one_by_one(seed, count, samples, share):
+    """Every sample goes to the same client, however many arrive at random."""
+    draws = np.random.default_rng(seed)
+    is_random = draws.random(samples) < share
+    dealt, arrivals = np.flatnonzero(~is_random), np.flatnonzero(is_random)
+    of = draws.integers(count, size=len(arrivals))  # the clients to which they come
+    order = np.argsort(of, kind="stable")
+    arrivals, clients = arrivals[order], of[order]
+    one = partition_rules._deal_one_by_one(dealt, arrivals, clients, count)
+    assert partition_rules._deal_by_levels(dealt, arrivals, clients, count).tolist() == one.tolist()
+
+
+def test_majority_labels_of_many_pairs(monkeypatch):
+    """Both ways of counting find the same labels, -1 for a client without samples."""
+    labels = np.random.default_rng(3).integers(7, size=300)
+    part = Partition.from_clients(np.random.default_rng(4).integers(90, size=300), 95)
+    expected = part.majority_labels(labels)
+    monkeypatch.setattr(partition_module, "_FEW_PAIRS", 0)
+    assert part.majority_labels(labels).tolist() == expected.tolist()
+    assert -1 in expected

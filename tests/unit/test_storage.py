@@ -568,7 +568,7 @@ DAMAGE = {
     "truncated": (lambda path: os.truncate(path, path.stat().st_size - 100), "not a readable HDF5 file"),
     "foreign HDF5": (_foreign, "format None.*accepted is 'fedmpi-run'"),
     "prepared data": (_edit(lambda f: f.attrs.update(format="fedmpi-data")), "format 'fedmpi-data'"),
-    "newer": (_edit(lambda f: f.attrs.update(format_version=2)), "version 2.*up to version 1"),
+    "newer": (_edit(lambda f: f.attrs.update(format_version=3)), "version 3.*up to version 2"),
     "version as text": (_edit(lambda f: f.attrs.update(format_version="one")), "version one; accepted"),
     "missing table": (_edit(lambda f: f.pop("eval")), "not complete .*'eval'"),
     "missing column": (_edit(lambda f: f["train"].pop("wall_time_s")), "not complete .*'wall_time_s'"),

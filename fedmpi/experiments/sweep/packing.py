@@ -130,10 +130,11 @@ def footprint_of(
     num_samples: int,
 ) -> Footprint:
     """The arithmetic: `most` participants in a round, `num_rows` of tables and `num_samples` on a rank."""
-    from fedmpi.simulation.aggregate import wave_size
+    from fedmpi.models.flat import together
+    from fedmpi.simulation.running_total import rows_held
 
     width = 8 if config.run.dtype == "float64" else 4
-    updates = math.ceil(min(most, wave_size(num_params)) / num_ranks)
+    updates = rows_held(most, num_params, together(16, num_params), num_ranks)
     vectors = num_params * (6 * 8 + (3 + updates) * width)  # x, u, sums and what a method adds; y, start
     return Footprint(shared=num_samples * sample_bytes, each=vectors + num_rows * num_params * width)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmpi.models.engines.autograd import Adder, Scale
-from fedmpi.models.flat import FlatModel, aligned_rows
+from fedmpi.models.flat import FlatModel, aligned_rows, together
 
 threshold_backward = torch.ops.aten.threshold_backward.grad_input
 
@@ -24,7 +24,6 @@ _IN_PLACE = 50_000  # entries of a weight from which adding its gradient inside 
 class Dense:
     """Gradients of a group of clients."""
 
-    group_size = 16
     by_inference = True
     takes_rates = True
     sets_first = True
@@ -32,6 +31,7 @@ class Dense:
     def __init__(self, model: FlatModel, layers: list[nn.Linear]) -> None:
         self._model = model
         self._widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
+        self.group_size = together(16, model.num_params)
         self._local_params = aligned_rows(self.group_size, model.num_params, model.values)
         self._rooms: dict[tuple[int, int], _Room] = {}
         self._scratch = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fedmpi.models.engines.autograd import Adder, Scale
-from fedmpi.models.flat import FlatModel, aligned_rows
+from fedmpi.models.flat import FlatModel, aligned_rows, together
 from fedmpi.models.losses import Quadratic
 
 
@@ -17,12 +17,12 @@ def is_quadratic(model: FlatModel) -> bool:
 class ByHand:
     """Gradients of a group of clients, by autograd's operations in its order: the bits are the same."""
 
-    group_size = 16
     by_inference = False
     takes_rates = False
     sets_first = False
 
     def __init__(self, model: FlatModel) -> None:
+        self.group_size = together(16, model.num_params)
         self._local_params = aligned_rows(self.group_size, model.num_params, model.values)
 
     def local_params(self, count: int) -> Tensor:

@@ -6,20 +6,20 @@ import torch
 from torch import Tensor
 
 from fedmpi.models.engines.autograd import Adder, Scale
-from fedmpi.models.flat import FlatModel, aligned_rows
+from fedmpi.models.flat import FlatModel, aligned_rows, together
 from fedmpi.models.losses import sample_losses
 
 
 class Vectorised:
     """Gradients of a group of clients, their parameters stacked; a smaller group is padded."""
 
-    group_size = 8
     by_inference = False
     takes_rates = False
     sets_first = False
 
     def __init__(self, model: FlatModel) -> None:
         self._model = model
+        self.group_size = together(8, model.num_params)
         self._local_params = aligned_rows(self.group_size, model.num_params, model.values)
 
         def loss(parameters: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
