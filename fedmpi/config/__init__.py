@@ -1,8 +1,9 @@
 """The experiment as typed records, and from TOML text to them.
 
-keys.py: the keys of every experiment. registry.py: parts that a config chooses by name, with keys of their
-own. validate.py: reading and checking text. effects.py: which keys clash, and which have an effect.
-json_schema.py, reference.py: all keys for editors and for people. user_code.py: the user's own functions.
+keys.py: the keys of every experiment, those of [algorithm] in algorithm_keys.py. registry.py: parts that a
+config chooses by name, with keys of their own. validate.py: reading and checking text. effects.py: which
+keys clash, and which have an effect. json_schema.py, reference.py: all keys for editors and for people.
+user_code.py: the user's own functions.
 """
 
 from typing import Any
