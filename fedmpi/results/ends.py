@@ -1,4 +1,4 @@
-"""The end of a run as one value: the mean of a metric over whole cycles, since a loss swings within one.
+"""The end of a run as `compare` takes it: what is read of its file, and which rounds count (settled.py).
 
 Invariant: reads what it needs of a result file and nothing else, with neither torch nor MPI.
 """
@@ -16,12 +16,11 @@ import numpy as np
 from fedmpi.config import AVAILABILITIES
 from fedmpi.errors import UserError
 from fedmpi.errors.wording import option
+from fedmpi.results.settled import LAST, cadence, in_window, mean_over, window
 from fedmpi.storage.columns import DONE, METRICS
 from fedmpi.storage.reader import open_run, read_config, read_table
 
-_END = 0.05  # of a run's rounds, and then on to a whole number of cycles
-_FEWEST = 5  # evaluations
-_LONGEST = 0.25  # of a run's rounds, for a window that sees each phase equally often
+_END = 0.05  # of a run's rounds, at least, and then on to a whole number of cycles
 
 
 class _Stored(SimpleNamespace):
@@ -60,14 +59,11 @@ class RunEnd:
     @property
     def cadence(self) -> int:
         """Rounds from one evaluation to the next."""
-        gaps = np.diff(self.evaluated)
-        return int(np.bincount(gaps).argmax()) if len(gaps) else 1
+        return cadence(self.evaluated)
 
-    def end(self, window: int) -> np.ndarray:
-        """The values in the last so many rounds; one out of step, as the last may be, is left out."""
-        inside = self.evaluated > self.rounds - window
-        in_step = inside & (self.evaluated % self.cadence == 0)
-        return self.values[in_step if in_step.any() else inside]
+    def counted(self, window: int, cycle: int) -> int:
+        """Evaluations in the last so many rounds, of which the end is the mean."""
+        return int(in_window(self.evaluated, cycle, window, self.rounds).sum())
 
 
 def read_end(path: Path, metric: str) -> RunEnd:
@@ -101,13 +97,9 @@ def same_rounds(runs: list[RunEnd]) -> int:
 
 
 def window_of(rounds: int, cycle: int, steps: list[int]) -> int:
-    """Whole cycles, with each phase that evaluations see equally often where that is short enough."""
-    least = min(max(_END * rounds, _FEWEST * max(steps)), rounds)
-    for unit in (math.lcm(cycle, *steps), math.lcm(cycle, max(steps)), cycle):
-        window = math.ceil(least / unit) * unit
-        if unit <= _LONGEST * rounds and window <= rounds:
-            return window
-    return math.ceil(least)
+    """A twentieth of the run and a few evaluations, whole cycles that see each phase."""
+    least = math.ceil(max(_END * rounds, LAST * max(steps)))
+    return window(rounds, cycle, steps, min(least, rounds))
 
 
 def checked_window(window: int, rounds: int) -> int:
@@ -117,15 +109,15 @@ def checked_window(window: int, rounds: int) -> int:
     return window
 
 
-def end_value(run: RunEnd, window: int) -> float:
-    """The mean over the last rounds."""
-    values = run.end(window)
-    if not len(values):
+def end_value(run: RunEnd, window: int, cycle: int) -> float:
+    """The mean over the last rounds, by the rule of all figures."""
+    value = mean_over(run.evaluated, run.values, cycle, window, run.rounds)
+    if math.isnan(value):
         raise UserError(
             f"run file {run.path}: no evaluation in its last {window:,} rounds, it has one every "
             f"{run.cadence:,}; give a longer {option('window')}"
         )
-    return float(values.mean())
+    return value
 
 
 def notes_on_phases(window: int, cycle: int, steps: list[int]) -> list[str]:

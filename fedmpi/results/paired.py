@@ -111,7 +111,7 @@ def compare_sides(a: Side, b: Side, metric: str, window: int | None) -> Comparis
     firsts = [side[0] for side in runs]
     cycle, steps = math.lcm(*(run.cycle for run in firsts)), [run.cadence for run in firsts]
     chosen = window_of(rounds, cycle, steps) if window is None else checked_window(window, rounds)
-    ends = [[end_value(run, chosen) for run in side] for side in runs]
+    ends = [[end_value(run, chosen, cycle) for run in side] for side in runs]
     return Comparison(
         metric=metric,
         names=_names(firsts, (a, b)),
@@ -119,7 +119,7 @@ def compare_sides(a: Side, b: Side, metric: str, window: int | None) -> Comparis
         rounds=rounds,
         window=chosen,
         cycle=cycle,
-        evaluations=tuple(len(run.end(chosen)) for run in firsts),
+        evaluations=tuple(run.counted(chosen, cycle) for run in firsts),
         differ=_values_that_differ(firsts),
         notes=[*_left_out(sides, seeds), *notes_on_phases(chosen, cycle, steps)],
     )

@@ -15,10 +15,11 @@ from fedmpi.experiments.sweep.best import collect
 from fedmpi.experiments.sweep.points import load_sweep
 from fedmpi.experiments.sweep.store import Store, outcome_of
 from fedmpi.participation.cycle import cycle_of, phases_seen, sees_all, stored_cycle
+from fedmpi.results.ends import end_value, read_end, window_of
 from fedmpi.results.groups import group_runs
 from fedmpi.results.plots.curves import _settled, draw_curves
 from fedmpi.results.report.collect import figures
-from fedmpi.results.settled import cadence, settled, window
+from fedmpi.results.settled import cadence, in_window, settled, window
 from fedmpi.storage.reader import load_run
 from tests.support.configs import SMALL
 from tests.support.run_files import INITIAL, add_rounds, create_run
@@ -53,7 +54,36 @@ def test_the_published_window():
     """The periodic protocol's figures are means over the last 400 rounds, evaluated every 9."""
     rounds = np.unique([*range(0, 2001, 9), 2000])
     assert cadence(rounds) == 9
-    assert window(rounds, 20, RECIPES["periodic"].last) == 400
+    assert window(2000, 20, [9], 9 * RECIPES["periodic"].last) == 400
+
+
+@pytest.mark.parametrize(
+    ("rounds", "cycle", "every", "least", "expected"),
+    [
+        (2000, 20, 27, 135, 540), (8000, 500, 69, 345, 500), (8000, 500, 300, 1500, 1500),
+        (8000, 5000, 50, 250, 5000), (8000, 9000, 1, 345, 345), (8000, 1, 9, 45, 45),
+    ],
+)  # fmt: skip
+def test_a_window_is_never_most_of_a_run(rounds, cycle, every, least, expected):
+    """All phases where they take a third of the run at most, else whole cycles, where there is room."""
+    assert window(rounds, cycle, [every], least) == expected
+
+
+def test_the_early_rounds_of_a_run_do_not_count():
+    """Evaluations every 69 rounds come to all phases of 500 after 34,500 rounds; a run of 8,000 is not
+    averaged from its start."""
+    rounds = np.arange(0, 8001, 69)
+    assert settled(rounds, np.where(rounds < 4000, 100.0, 1.0), cycle=500) == 1.0
+
+
+def test_compare_and_tables_have_one_rule(tmp_path):
+    """A run compared, and the same run in a report or the best of a sweep, come to the same figure."""
+    path = swinging_run(tmp_path / "r.h5")
+    run, end = load_run(path), read_end(path, "train_loss")
+    last = window_of(end.rounds, end.cycle, [end.cadence])
+    rounds, losses = run.eval["round"].to_numpy(), run.eval.train_loss.to_numpy()
+    assert last == window(400, 8, [3], 5 * 3) == 24
+    assert end_value(end, last, end.cycle) == settled(rounds, losses, 8)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -67,7 +97,8 @@ def test_recipes_see_every_group(name):
         run, turn = config.run, config.participation.rounds_per_group or 1
         rounds = np.arange(0, run.num_rounds + 1, run.eval_every)
         cycle = cycle_of(config.participation)
-        seen = rounds[rounds > rounds[-1] - window(rounds, cycle, recipe.last)]
+        last = window(int(rounds[-1]), cycle, [run.eval_every], run.eval_every * recipe.last)
+        seen = rounds[in_window(rounds, cycle, last)]
         phases = np.unique(seen % cycle)
         turns = np.bincount(phases // turn, minlength=cycle // turn)
         assert turns.min() == turns.max() > 0
