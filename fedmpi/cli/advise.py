@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedmpi.config import Config, validate
+from fedmpi.errors import UserError
 from fedmpi.experiments.advising import adviser_of
 from fedmpi.experiments.advising import measure as measured
 from fedmpi.results.plots.style import figure_target
@@ -52,6 +53,8 @@ def advise(
 def _tell(config: Config, known: Known | None, path: str, *, as_json: bool, plot: str | None) -> int:
     adviser = adviser_of(config, known)
     report = adviser.report()
+    if plot and not adviser.weights_count:
+        raise UserError(f"--plot {plot}: a picture of weights, which {_who_weighs(config)}")
     if plot:
         from fedmpi.results.plots.advice_figure import plot_advice
 
@@ -59,10 +62,31 @@ def _tell(config: Config, known: Known | None, path: str, *, as_json: bool, plot
     if as_json:
         print(json.dumps(report, indent=2))
         return 0
-    print("\n".join([*_participation_lines(adviser, report, path), "", *_bound_lines(adviser, report)]))
+    if adviser.weights_count:
+        lines = [*_participation_lines(adviser, report, path), "", *_bound_lines(adviser, report)]
+    else:
+        lines = _lines_without_weights(config, report, path)
+    print("\n".join(lines))
     if plot:
         print(f"\npicture        {plot}")
     return 0
+
+
+def _lines_without_weights(config: Config, report: dict[str, Any], path: str) -> list[str]:
+    """What is left where weights q, and with them bias, delta^2(P) and the bound, are not the method's."""
+    return [
+        f"{path}: theory of generalized FedAvg (Wang & Ji 2022)",
+        f"no advice      the theory is one of weights q, which {_who_weighs(config)}",
+        f"participation  {report['rounds_seen']:,} rounds examined, after the warm-up; "
+        f"longest absence {report['longest_absence']:,} rounds",
+    ]
+
+
+def _who_weighs(config: Config) -> str:
+    return (
+        f"algorithm.name = {config.algorithm.name!r} ignores: it weighs clients by itself; "
+        "ask for FedAvg under the same participation with --set algorithm.name=fedavg"
+    )
 
 
 def _participation_lines(adviser: Adviser, report: dict[str, Any], path: str) -> list[str]:

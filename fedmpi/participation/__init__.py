@@ -96,11 +96,18 @@ class SelectedParticipation:
         return chances * min(1, self._per_round / max(len(self.available(t)), 1))
 
     def expected(self, t: int) -> np.ndarray | None:
-        """E q_t^n of all clients, where it is known (expectation.py)."""
+        """E q_t^n of all clients in this run, where it is known (expectation.py)."""
+        everybody = np.arange(self._num_clients)
         try:
-            chances = self._availability.probability(t, np.arange(self._num_clients))
+            stated = self._availability.probability(t, everybody)
+            chances = self._availability.chances(t, everybody)
         except NotImplementedError:
             return None
+        if self._weighting_name == "inverse-probability":  # of the one that is stated
+            each = expected_weights(stated, self._weighting_name, self._per_round)
+            return each * np.divide(chances, stated, out=np.zeros(len(stated)), where=stated > 0)
+        if self._goes_forward_only and not np.array_equal(stated, chances):
+            return None  # who was there before decides who is taken
         return expected_weights(chances, self._weighting_name, self._per_round)
 
     def availability_chances(self, t: int, clients: np.ndarray) -> np.ndarray:

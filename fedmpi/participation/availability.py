@@ -37,6 +37,10 @@ class Availability:
         """The chance that each of these clients is available in round t, where it is known."""
         raise NotImplementedError
 
+    def chances(self, t: int, clients: np.ndarray) -> np.ndarray:
+        """The same for who knows the run: what its seed settled at the start is no chance any more."""
+        return self.probability(t, clients)
+
     def correlation(self) -> np.ndarray | float | None:
         """How much of a client's state is left in the next round; 0 where rounds are independent.
 

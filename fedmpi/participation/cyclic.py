@@ -58,7 +58,7 @@ class Cyclic(Availability):
 
     def available(self, t: int) -> np.ndarray:
         """Those in their stretch."""
-        now = np.flatnonzero((t - self._begin) % self._cycle < self._stretch)
+        now = np.flatnonzero(self._is_there(t))
         if not np.array_equal(now, self._available):
             self._available = now
         return self._available
@@ -66,3 +66,10 @@ class Cyclic(Availability):
     def probability(self, t: int, clients: np.ndarray) -> np.ndarray:
         """The share of the cycle for which they are there: who knows no phases knows no more."""
         return self._stretch[clients] / self._cycle
+
+    def chances(self, t: int, clients: np.ndarray) -> np.ndarray:
+        """None or certainty: the phases are those of the run."""
+        return self._is_there(t)[clients].astype(float)
+
+    def _is_there(self, t: int) -> np.ndarray:
+        return (t - self._begin) % self._cycle < self._stretch

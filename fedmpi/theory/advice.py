@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedmpi import theory
-from fedmpi.config import AVAILABILITIES, Config
+from fedmpi.config import AVAILABILITIES, METHODS, Config
 from fedmpi.participation import Participation
 from fedmpi.theory.chance_report import bias_report, proposition_report
 from fedmpi.theory.long_run import LongRun, cycle_of, seen
@@ -23,6 +23,10 @@ _MOST_WEIGHTS = 25 * 10**5
 _MOST_VISITS = 2 * 10**8  # clients times rounds, where each round involves all clients
 _FEWEST_ROUNDS, _MOST_ROUNDS = 2000, 40_000
 _SMALL = 1e-3  # of d^2: as good as regularized
+_OF_WEIGHTS = (
+    "rho", "regularized_P", "delta2", "conditions", "bound", "suggested", "bound_suggested", "delta2_mean",
+    "upsilon2", "upsilon2_from", "bias", "nearly_regularized", "proposition", "constants",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +114,11 @@ class Adviser:
             yield period, float(factors.max()), float(factors.mean())
 
     @property
+    def weights_count(self) -> bool:
+        """After the warm-up, of which this is not: some methods weigh participants themselves."""
+        return not METHODS.fact(self.config.algorithm.name, "ignores_weights")
+
+    @property
     def is_biased(self) -> bool:
         """Clients have other mean weights in the long run, and no P helps. Never where some P is even."""
         return self.process.is_biased and not self.regularized
@@ -181,7 +190,12 @@ class Adviser:
         return best, best.amplify_every, "3.2 (P with the lowest bound seen)"
 
     def report(self) -> dict[str, Any]:
-        """The object that `advise --json` prints."""
+        """The object that `advise --json` prints; null where weights q say nothing of the method."""
+        if not self.weights_count:
+            return dict.fromkeys(_OF_WEIGHTS) | {
+                "longest_absence": self.q.longest_absence(), "rounds_seen": self.q.num_rounds,
+                "weights_count": False,
+            }  # fmt: skip
         rates, period, name = self.suggested()
         known = self.known and {
             "source": self.known.source, "L": self.known.smoothness, "sigma2": self.known.sigma2,
@@ -210,4 +224,5 @@ class Adviser:
             "longest_absence": self.q.longest_absence(),
             "rounds_seen": self.q.num_rounds,
             "constants": known,
+            "weights_count": True,
         }

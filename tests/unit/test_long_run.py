@@ -40,9 +40,9 @@ local_steps = 1
 """
 
 
-def process_of(num_clients: int, **participation: object) -> tuple[LongRun, Weights]:
+def process_of(num_clients: int, rounds: int = 2000, **participation: object) -> tuple[LongRun, Weights]:
     """What is known of this participation, and the rounds that were examined."""
-    config = validate.parse(config_text(num_clients, **participation), "test", [])
+    config = validate.parse(config_text(num_clients, rounds, **participation), "test", [])
     who = make_participation(config, num_clients)
     q = look_ahead(config, who, num_clients)
     return long_run(config, who, q), q
@@ -115,6 +115,36 @@ def test_uneven_chances_are_bias(name):
     np.testing.assert_allclose(means, process.means, atol=0.03)
     for period in theory.interval_grid(2000):
         assert theory.delta2_factors(q, period).mean() > 0.9 * process.floor
+
+
+CYCLIC = {
+    "equal": {"probability": UNEQUAL},
+    "all": {"probability": UNEQUAL, "weighting": "all"},
+    "inverse": {"probability": UNEQUAL, "weighting": "inverse-probability"},
+    "alike": {"probability": 0.4},
+}
+
+
+@pytest.mark.parametrize("name", CYCLIC)
+def test_mean_weights_of_a_cycle_are_exact(name):
+    """Clients with phases of their own: the mean weights are those of any whole cycle of the run."""
+    process, q = process_of(4, availability="cyclic", cycle_rounds=20, **CYCLIC[name])
+    assert process.means_from == "exact"
+    rounds = q.num_rounds // 20 * 20
+    inside = q.rounds < rounds
+    means = np.bincount(q.clients[inside], q.weights[inside], 4) / rounds
+    np.testing.assert_allclose(process.means, means, atol=1e-12)
+    assert process.is_biased == (name != "inverse")  # who shares a stretch with others weighs less
+
+
+def test_a_choice_in_a_cycle():
+    """S of those who are there: exact if drawn anew in each round, not known of a permutation."""
+    who = {"availability": "cyclic", "cycle_rounds": 10, "probability": [0.9, 0.5, 0.5, 0.4],
+           "clients_per_round": 1}  # fmt: skip
+    process, q = process_of(4, 40_000, selection="uniform", **who)
+    assert process.means_from == "exact"
+    np.testing.assert_allclose(process.means, estimated_bias(q)[0], atol=0.03)
+    assert process_of(4, selection="permutation", **who)[0].means_from == "estimated from 2,000 rounds"
 
 
 def test_chance_is_seldom_called_bias():
@@ -323,6 +353,22 @@ def test_the_remedy_ends_the_warning(fedmpi_cli, tmp_path):
     found = json.loads(fedmpi_cli("advise", "t.toml", "--json").stdout)["bias"]
     assert found["is_biased"]
     assert found["remedies"] == ['algorithm.name = "fedau", "mifa" or "fedvarp"']
+
+
+@pytest.mark.parametrize("name", ["mifa", "fedau"])
+def test_no_word_of_weights_that_a_method_ignores(fedmpi_cli, tmp_path, name):
+    """No bias, delta^2(P) or P of weights that do not count; nulls in the object; a picture is refused."""
+    biased = config_text(4, availability="bernoulli", probability=UNEQUAL)
+    (tmp_path / "b.toml").write_text(biased + f'name = "{name}"\n')
+    text = fedmpi_cli("advise", "b.toml").stdout
+    assert f"weights q, which algorithm.name = '{name}' ignores" in text
+    assert not any(word in text for word in ("BIASED", "delta^2", "mean q", "sum of q", "suggested"))
+    found = json.loads(fedmpi_cli("advise", "b.toml", "--json").stdout)
+    assert found["bias"] is found["suggested"] is found["delta2"] is None
+    assert (found["weights_count"], found["rounds_seen"]) == (False, 2000)
+    refused = fedmpi_cli("advise", "b.toml", "--plot", "b.png")
+    assert (refused.returncode, "--set algorithm.name=fedavg" in refused.stderr) == (2, True)
+    assert fedmpi_cli("advise", "b.toml", "--set", "algorithm.name=fedavg").stdout.count("BIASED") == 1
 
 
 def test_propositions_are_printed(fedmpi_cli, tmp_path):
