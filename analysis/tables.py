@@ -25,6 +25,19 @@ COLUMNS = {"train_loss": 1, "train_accuracy": 100, "test_accuracy": 100}  # and 
 # What the page compares, A - B, by file. Runs of a seed share data, participation and warm-up.
 _WAIT, _PLAIN = "wait-minibatch_local_lr-0.03", "no-amplification_local_lr-3e-05"
 PAIRS = {
+    "periodic": {
+        f"{a} - {b}".replace("Amplified-", "Amplified "): (a, b)
+        for a, b in (
+            ("Amplified-SCAFFOLD", "SCAFFOLD"),
+            ("Amplified-FedAvg", "FedAvg"),
+            ("SCAFFOLD", "FedAvg"),
+            ("FedVARP", "SCAFFOLD"),
+            ("MIFA", "FedAvg"),
+            ("FedAU", "FedAvg"),
+            ("FOCUS", "FedAvg"),
+            ("FedProx", "FedAvg"),
+        )
+    },
     "methods": {
         "amplified - wait-minibatch": ("amplified", "wait-minibatch"),
         "amplified - no amplification": ("amplified", "no-amplification"),

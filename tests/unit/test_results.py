@@ -13,10 +13,10 @@ from tests.support.configs import ROOT
 
 RESULTS = ROOT / "analysis" / "results"
 FIGURE = re.compile(r"\d+\.\d+ ± \d+\.\d+")
-P_VALUE = re.compile(r"p = ([\d.]+\d)")
+P_VALUE = re.compile(r"p = ([\d.]+\d(?:e-\d+)?)")
 # A difference with its p: "0.0373 in loss (p = 0.031)", "0.95 points of test accuracy (p = 0.19)".
 WITH_P = re.compile(
-    r"(\d+\.\d+)(?: in loss| in the mean| points)?(?: of test accuracy)?(?: \(|, )p = ([\d.]+\d)"
+    r"(\d+\.\d+)(?: in loss| in the mean| points)?(?: of test accuracy)?(?: \(|, )p = ([\d.]+\d(?:e-\d+)?)"
 )
 
 
@@ -90,7 +90,7 @@ def test_p_values_come_from_published_curves(paired, page):
     differences = {
         (number, p)
         for row in paired
-        for number, p in re.findall(r"[+-](\d+\.\d+) \[[^]]*\] \| p = ([\d.]+\d)", row)
+        for number, p in re.findall(r"[+-](\d+\.\d+) \[[^]]*\] \| p = ([\d.]+\d(?:e-\d+)?)", row)
     }
     text = (ROOT / page).read_text().replace("\n", " ")
     assert set(P_VALUE.findall(text)) <= made
@@ -99,6 +99,16 @@ def test_p_values_come_from_published_curves(paired, page):
     unknown = {pair for pair in pairs if pair not in differences and pair[0] not in spreads}
     assert not unknown
     assert page == "README.md" or len(pairs) > 20
+
+
+def test_all_differences_judged_together(paired):
+    """How many differences of loss the page has, and how many of them remain by Holm's rule."""
+    found = sorted(float(P_VALUE.search(row)[1]) for row in paired)  # the first of a row is that of loss
+    steps = [0.05 / (len(found) - number) for number in range(len(found))]
+    remain = next((i for i, (p, step) in enumerate(zip(found, steps, strict=True)) if p > step), len(found))
+    text = (ROOT / "analysis" / "RESULTS.md").read_text().replace("\n", " ")
+    assert f"- {len(found)} differences of loss stand here" in text
+    assert re.search(r"judged together \(Holm\) +(\d+) remain", text)[1] == str(remain)
 
 
 def test_verdicts_follow_the_p_values(tables):
