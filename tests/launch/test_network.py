@@ -24,8 +24,9 @@ def test_the_network_goes_away(fedmpi_cli, tmp_path, slow_alone):
         hosts.cut()
         wait_until(lambda: not hosts.processes(), "the end of all processes on both hosts", 40)
         output, _ = job.communicate(timeout=10)
-    assert "stalled: ranks 0-1 of 2" in output, output
-    assert "wait for each other" in output
+    # Both wait in the same call, or one of them in the next: the link may go between two messages.
+    assert "stalled: rank" in output, output
+    assert "wait for each other" in output or "but this does not end; waiting for it: rank" in output
     assert "go on with `fedmpi resume r.h5`" in output
     assert sorted(fedmpi.load_run(tmp_path / "r.h5").attributes["host_names"]) == ["host0", "host1"]
     assert peek(tmp_path / "r.h5")["status"] == "stopped"

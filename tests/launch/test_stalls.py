@@ -13,7 +13,7 @@ import fedmpi
 from fedmpi.results.compare import first_difference
 from fedmpi.storage.reader import peek
 from tests.support.configs import SLOW
-from tests.support.jobs import SECONDS, Job, assert_all_ended
+from tests.support.jobs import SECONDS, Job, assert_all_ended, has_rounds, wait_until
 from tests.support.user_code import note_fault
 
 STALL = ("--set", "run.stall_minutes=0.05")  # 3 seconds
@@ -59,6 +59,31 @@ def test_a_rank_that_is_stopped(slow, fedmpi_cli, slow_alone, rank):
         assert len(fedmpi.load_run(slow / "r.h5").train) == peek(slow / "r.h5")["rounds"]
     assert fedmpi_cli("resume", "r.h5").returncode == 0
     assert first_difference(fedmpi.load_run(slow / "r.h5"), slow_alone) is None
+
+
+def test_a_pack_on_two_ranks(slow, fedmpi_cli, slow_alone):
+    """A rank that is stopped under runs in lockstep ends the sweep; the same again goes on with all."""
+    (slow / "c.toml").write_text(SLOW.replace("[run]", "[run]\nstall_minutes = 0.05"))
+    (slow / "s.toml").write_text('base = "c.toml"\nseeds = [1, 2]\n')
+    words = "sweep", "s.toml", "--out", "d", "--ranks-per-run", 2
+    job = Job(slow, 2, *words, sleep=0.02, FEDMPI_TEST_SEGMENTS="1")
+    paths = [slow / "d" / f"seed-{seed}.h5" for seed in (1, 2)]
+    wait_until(lambda: all(has_rounds(path, 7) for path in paths), "seven rounds of both runs")
+    (pid,) = (pid for pid in job.ranks() if rank_of(pid) == "1")
+    os.kill(pid, signal.SIGSTOP)
+    with contextlib.chdir(slow):
+        note_fault()
+    code, output = job.end(SECONDS + 20)
+    assert_all_ended(slow)
+    assert code == 75, output
+    assert "the same again goes on with it" in output
+    for path in paths:
+        assert f"rounds are in {path.relative_to(slow)}" in output
+        assert peek(path)["status"] == "stopped"
+        assert path.with_name(f"{path.name}.rows-1").exists()
+    assert fedmpi_cli("sweep", "s.toml", "--out", "d").returncode == 0
+    assert [len(fedmpi.load_run(path).train) for path in paths] == [30, 30]
+    assert first_difference(fedmpi.load_run(paths[0]), slow_alone) is None
 
 
 def test_a_disk_that_does_not_answer(fedmpi_process, small_config, tmp_path):
