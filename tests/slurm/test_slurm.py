@@ -120,12 +120,9 @@ def test_srun_is_killed(cluster, folder, alone):
     """SIGKILL to srun in an allocation that goes on: ranks on both nodes are gone in seconds, the file is
     free, and the run goes on to the same bits.
     """
-    text, start = (
-        job_script(Request("c.toml", "r.h5", "10", nodes=2, ranks_per_node=2)),
-        '"${command[@]}"\n',
-    )
-    assert text.count(start) == 1
-    (folder / "job.sh").write_text(text.replace(start, start + "sleep 300\n"))
+    text = job_script(Request("c.toml", "r.h5", "10", nodes=2, ranks_per_node=2))
+    assert text.count('exit "$status"') == 1
+    (folder / "job.sh").write_text(text.replace('exit "$status"', "sleep 300"))
     words = "sbatch", "--parsable", "--output=log", "--mem-per-cpu=100", "job.sh"
     job = cluster.call(*words, folder=folder, FEDMPI_TEST_SLEEP="0.04")
     wait_until(lambda: has_rounds(folder / "r.h5", 6), "6 rounds")

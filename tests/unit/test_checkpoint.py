@@ -137,7 +137,9 @@ def test_without_a_checkpoint_there_is_none(run_path):
 
 @pytest.mark.parametrize("in_memory", [1 << 40, 0], ids=["in memory", "on disk"])
 def test_tables_of_clients_come_back_by_rows(run_path, monkeypatch, in_memory):
-    """Large ones are written and read a few rows at a time; a damaged part is passed over with its checkpoint."""
+    """Large ones go to the disk by themselves and come back a few rows at a time; a damaged part is passed
+    over with its checkpoint.
+    """
     monkeypatch.setattr("fedmpi.storage.checkpoint._IN_MEMORY", in_memory)
     monkeypatch.setattr("fedmpi.storage.checkpoint._ROWS_BYTES", 200)
     table = np.random.default_rng(0).standard_normal((50, 9)).astype(np.float32)
