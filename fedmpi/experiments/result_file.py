@@ -81,11 +81,10 @@ class ResultFile(Output):
             # The file, and its table of clients.
             described = _described(simulation, attributes)
             parameters, x = simulation.model.describe(), simulation.global_params
-            writer = RunWriter.create(path, described, parameters, x)
             data, clients = simulation.data, np.arange(simulation.data.partition.num_clients)
             owners = owner_of(clients, simulation.comm.size)
-            writer.add("clients", clients, data.partition.sizes, data.majority_labels, owners)
-            writer.flush(x)
+            columns = clients, data.partition.sizes, data.majority_labels, owners
+            writer = RunWriter.create(path, described, parameters, x, columns)
             return cls(simulation, path, attributes["run_id"], writer)
 
         made = simulation.comm.try_on_root(make) or cls(simulation, path, attributes["run_id"], None)

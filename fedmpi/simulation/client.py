@@ -22,6 +22,7 @@ from fedmpi.models.engines import Gradients
 from fedmpi.models.flat import aligned_rows
 
 Step = Callable[[Tensor, Tensor, Rate, bool], None]  # inputs, labels, -gamma, whether it is the first
+Rows = Sequence[slice] | None  # some clients of each task
 
 _MOST_STEPS = 256
 
@@ -112,13 +113,7 @@ class LocalTrainer:
         """How many clients are trained together at most."""
         return self._gradients.group_size
 
-    def train(
-        self,
-        updates: Tensor,
-        tasks: Sequence[Task],
-        failures: Failures,
-        rows: Sequence[slice] | None = None,
-    ) -> None:
+    def train(self, updates: Tensor, tasks: Sequence[Task], failures: Failures, rows: Rows = None) -> None:
         """Write each client's update into its row of `updates`, in which the tasks follow each other.
 
         `rows`: which of each task's clients, by default all. Methods may change other entries of `local`.
@@ -293,8 +288,7 @@ def method_step(
 
     def step(local_lr: Rate, minus_lr: Rate) -> None:
         if clip_norm is not None:
-            norms = gradient.norm(dim=1, keepdim=True)
-            gradient.mul_((clip_norm / norms).clamp_(max=1.0))
+            gradient.mul_((clip_norm / gradient.norm(dim=1, keepdim=True)).clamp_(max=1.0))
         if method.steps_by_itself:
             method.step(local, gradient, local_lr)
         else:

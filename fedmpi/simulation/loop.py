@@ -38,16 +38,7 @@ from fedmpi.simulation.shares import NonFiniteUpdateError
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.simulation.training import Order, Training
 from fedmpi.storage.checkpoint import Checkpoint
-from fedmpi.storage.columns import (
-    DEVICE_MEMORY,
-    DIVERGED,
-    DONE,
-    IDLE,
-    IN_ALL,
-    MEMORY,
-    REDUCTION,
-    STOPPED,
-)  # fmt: skip
+from fedmpi.storage.columns import DEVICE_MEMORY, DIVERGED, DONE, IDLE, IN_ALL, MEMORY, REDUCTION, STOPPED
 
 _NOWHERE = Output()
 
@@ -83,8 +74,9 @@ class Simulation:
         own = shards or load_shards(comm, config, device)
         self.train_set, self.test_set, self.data = own.train_set, own.test_set, own.info
         self.model = comm.try_on_all(lambda: self._build_model(device, beside))
+        num_clients = self.data.partition.num_clients
         self.participation = comm.try_on_all(
-            lambda: make_participation(config, self.data.partition.num_clients, self.data.labels),
+            lambda: make_participation(config, num_clients, self.data.labels)
         )
 
         # Rank 0 chooses the engine for all.
@@ -98,8 +90,8 @@ class Simulation:
         self.config = config = config.with_engine(self.engine.name)
 
         # The warm-up is plain FedAvg, whatever method follows.
-        self.warmup_method = Method(config.plain(), self.data.partition.num_clients)
-        self.method = comm.try_on_all(lambda: make_method(config, self.data.partition.num_clients))
+        self.warmup_method = Method(config.plain(), num_clients)
+        self.method = comm.try_on_all(lambda: make_method(config, num_clients))
         self._stays_on_device = may_stay_on_device(self.method, device)
 
         # Its clients, and what trains them: the runs of a pack share that.
@@ -110,7 +102,7 @@ class Simulation:
             comm, config, self.model, self.engine, self.clock,
             may_draw=is_random, stays_on_device=self._stays_on_device,
         )  # fmt: skip
-        self.probe = Probe(comm, self.model, own.clients, self.data.partition.num_clients)
+        self.probe = Probe(comm, self.model, own.clients, num_clients)
         evaluators = Evaluator(self.model, self.train_set), Evaluator(self.model, self.test_set)
         self.observer = Observer(config, *evaluators, self.probe, self.clock)
 
@@ -150,11 +142,10 @@ class Simulation:
         """
         # The server's state.
         self.completed = checkpoint.completed
-        self.state = self.placed(
-            ServerState(
-                checkpoint.global_params, checkpoint.accumulated, checkpoint.anchor_round, checkpoint.method
-            )
+        state = ServerState(
+            checkpoint.global_params, checkpoint.accumulated, checkpoint.anchor_round, checkpoint.method
         )
+        self.state = self.placed(state)
 
         # Client tables: each rank picks its clients from the parts that may have them, some rows at a time.
         for part in parts_for(self.comm.rank, self.comm.size, checkpoint.parts):

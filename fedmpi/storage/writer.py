@@ -48,16 +48,27 @@ class RunWriter:
 
     @classmethod
     def create(
-        cls, path: Path, attributes: dict[str, Any], parameters: str, global_params: np.ndarray
+        cls,
+        path: Path,
+        attributes: dict[str, Any],
+        parameters: str,
+        global_params: np.ndarray,
+        clients: tuple = (),
     ) -> RunWriter:
-        """A new file. `parameters` describes the model's names and shapes as JSON."""
+        """A new file. `parameters` describes the model's names and shapes as JSON; `clients`: columns of
+        that table, which is there from the start, since it is written once.
+        """
         writer = cls(path)
         with replacing(path) as file:
             file.attrs.update(format=FORMAT, format_version=FORMAT_VERSION, status=RUNNING)
             file.attrs.update(attributes)
             for name, columns in TABLES.items():
                 create_table(file.create_group(name), columns)
+            if clients:
+                append(file["clients"], TABLES["clients"], [clients])
             create_model(file.create_group("model"), parameters, global_params)
+            writer.rows = count_all_rows(file)
+        writer._next_flush = time.monotonic() + _FLUSH_SECONDS
         return writer
 
     @classmethod
@@ -74,7 +85,7 @@ class RunWriter:
                 for column in file.get(name, {}).values():
                     if column.maxshape[0] is None:  # not the bare dimension of /params
                         left = rows.get(name, 0) - put_away(segments_of(file), name)
-                        column.resize(left, axis=0)
+                        column.resize(min(left, len(column)), axis=0)
             writer.rows = count_all_rows(file)
             file.attrs.update(attributes, status=RUNNING)
             is_too_large = is_large(file)

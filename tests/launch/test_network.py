@@ -14,7 +14,7 @@ from tests.support.two_hosts import TwoHosts, can_make_hosts
 pytestmark = pytest.mark.skipif(not can_make_hosts, reason="two hosts need root, ip and unshare")
 
 
-def test_the_network_goes_away(fedmpi_cli, tmp_path):
+def test_the_network_goes_away(fedmpi_cli, tmp_path, slow_alone):
     """All that ran on either host ends; results are saved, said so, and go on to the same bits."""
     (tmp_path / "c.toml").write_text(SLOW)
     with TwoHosts(tmp_path) as hosts:
@@ -24,12 +24,11 @@ def test_the_network_goes_away(fedmpi_cli, tmp_path):
         hosts.cut()
         wait_until(lambda: not hosts.processes(), "the end of all processes on both hosts", 40)
         output, _ = job.communicate(timeout=10)
-    assert "stalled: ranks 0-1 of 2" in output
-    assert "wait for each other" in output
+    # Both wait in the same call, or one of them in the next: the link may go between two messages.
+    assert "stalled: rank" in output, output
+    assert "wait for each other" in output or "but this does not end; waiting for it: rank" in output
     assert "go on with `fedmpi resume r.h5`" in output
     assert sorted(fedmpi.load_run(tmp_path / "r.h5").attributes["host_names"]) == ["host0", "host1"]
     assert peek(tmp_path / "r.h5")["status"] == "stopped"
     assert fedmpi_cli("resume", "r.h5", "--wait", "20").returncode == 0
-    assert fedmpi_cli("run", "c.toml", "--out", "whole.h5").returncode == 0
-    runs = [fedmpi.load_run(tmp_path / name) for name in ("r.h5", "whole.h5")]
-    assert first_difference(*runs) is None
+    assert first_difference(fedmpi.load_run(tmp_path / "r.h5"), slow_alone) is None

@@ -6,6 +6,9 @@ import h5py
 import numpy as np
 import pytest
 
+import fedmpi
+from fedmpi.results.compare import first_difference
+from fedmpi.simulation.running_total import most_kept
 from tests.support.configs import SMALL
 
 WARM_AMPLIFIED = SMALL.replace("[algorithm]", "[algorithm]\namplification = 3.0\namplify_every = 2") + (
@@ -36,6 +39,25 @@ amplify_every = 2
 [warmup]
 num_rounds = 2
 local_lr = 0.1
+"""
+MANY = """
+[run]
+num_rounds = 2
+[data]
+dataset = "synthetic"
+num_clients = 5000
+train_samples = 10000
+test_samples = 100
+shape = [1, 2, 2]
+partition = "iid"
+[model]
+name = "logistic"
+[participation]
+selection = "all"
+[algorithm]
+local_lr = 0.05
+local_steps = 1
+batch_size = 2
 """
 DROPOUT = SMALL.replace('"logistic"', '"tests.support.user_code:dropout_model"')
 QUADRATIC = """
@@ -90,6 +112,19 @@ def test_one_to_four_ranks_give_the_same_bits(fedmpi_cli, mpirun, tmp_path, name
     for ranks, other in enumerate(files[1:], start=2):
         for key, value in files[0].items():
             np.testing.assert_array_equal(other[key], value, err_msg=f"{key} on {ranks} ranks")
+
+
+def test_eight_ranks_with_thousands_of_participants(fedmpi_cli, mpirun, tmp_path):
+    """More participants than are kept, on far more ranks than cores: the bits of one rank."""
+    (tmp_path / "c.toml").write_text(MANY)
+    words = "run", "c.toml", "--out"
+    assert fedmpi_cli(*words, "1.h5").returncode == 0
+    done = mpirun(8, *words, "8.h5")
+    assert done.returncode == 0, done.stderr
+    one, eight = (fedmpi.load_run(tmp_path / name) for name in ("1.h5", "8.h5"))
+    assert one.train.participants.tolist() == [5000, 5000]
+    assert most_kept(len(one.global_params)) < 5000
+    assert first_difference(one, eight) is None
 
 
 def test_evaluation_cadence_does_not_change_the_model(fedmpi_cli, small_config, tmp_path):

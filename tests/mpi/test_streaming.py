@@ -100,6 +100,15 @@ def test_one_sum_over_ranks_a_round(comm, monkeypatch):
     assert sizes == [2 * (simulation.model.num_params + 1)]
 
 
+def test_a_total_longer_than_a_message(comm, monkeypatch):
+    """Both words of all parameters go in pieces where they exceed the limit of a message: the same bits."""
+    _, whole = simulate(comm, BASE, EVERYBODY)
+    monkeypatch.setattr("fedmpi.mpi.comm._CHUNK", 101)
+    simulation, in_pieces = simulate(comm, BASE, EVERYBODY)
+    assert 2 * simulation.model.num_params > 5 * 101
+    assert all(np.array_equal(x, y) for x, y in zip(whole, in_pieces, strict=True))
+
+
 def test_runs_with_many_and_few_participants_in_one_pack(comm):
     """Each has the bits that it has alone."""
     each = [EVERYBODY, ("participation.clients_per_round=2",), (*EVERYBODY, "run.seed=5"), CASES["focus"]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -15,7 +17,7 @@ from fedmpi.experiments.job_script import job_script
 from fedmpi.results.compare import first_difference
 from fedmpi.storage.checkpoint import find_checkpoints
 from tests.support.configs import SLOW, SWEEP
-from tests.support.jobs import SECONDS, has_rounds, seconds_since_the_fault, wait_until
+from tests.support.jobs import SECONDS, has_rounds, processes_in, seconds_since_the_fault, wait_until
 from tests.support.slurm import Cluster, needs_slurm
 
 pytestmark = needs_slurm
@@ -112,6 +114,32 @@ def test_scancel(cluster, folder, alone):
     assert find_checkpoints(folder / "r.h5")[0].name == f"r.h5.checkpoint-{len(run.train)}"
     cluster.call("fedmpi", "resume", "r.h5", folder=folder)
     assert first_difference(fedmpi.load_run(folder / "r.h5"), alone) is None
+
+
+def test_srun_is_killed(cluster, folder, alone):
+    """SIGKILL to srun in an allocation that goes on: ranks on both nodes are gone in seconds, the file is
+    free, and the run goes on to the same bits.
+    """
+    text = job_script(Request("c.toml", "r.h5", "10", nodes=2, ranks_per_node=2))
+    assert text.count('exit "$status"') == 1
+    (folder / "job.sh").write_text(text.replace('exit "$status"', "sleep 300"))
+    words = "sbatch", "--parsable", "--output=log", "--mem-per-cpu=100", "job.sh"
+    job = cluster.call(*words, folder=folder, FEDMPI_TEST_SLEEP="0.04")
+    wait_until(lambda: has_rounds(folder / "r.h5", 6), "6 rounds")
+    sruns = [pid for pid, name in names_in(folder).items() if name == "srun"]
+    assert sruns
+    for pid in sruns:  # and its helper, which waits for it
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(processes_in(folder).values()), "the end of all ranks", SECONDS)
+    assert cluster.call("squeue", "-h", "-j", job)  # it was not SLURM that ended them
+    cluster.call("scancel", job)
+    cluster.call("fedmpi", "resume", "r.h5", folder=folder)
+    assert first_difference(fedmpi.load_run(folder / "r.h5"), alone) is None
+
+
+def names_in(folder: Path) -> dict[int, str]:
+    """Process ids of all that runs in a folder, with the names of their programs."""
+    return {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in processes_in(folder)}
 
 
 @pytest.mark.parametrize("launcher", ["srun", "mpirun"])

@@ -61,11 +61,18 @@ def has_rounds(path: Path, rounds: int) -> bool:
 class Job:
     """`mpirun -n R fedmpi ...` in the background, in a process group of its own; without R, no mpirun."""
 
-    def __init__(self, folder: Path, ranks: int | None, *arguments: object, sleep: float = 0.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        ranks: int | None,
+        *arguments: object,
+        sleep: float = 0.0,
+        **environment: str,
+    ) -> None:
         launcher = ["mpirun", "-n", str(ranks)] if ranks else []
         self.process = subprocess.Popen(
             [*launcher, sys.executable, "-m", "fedmpi", *map(str, arguments)],
-            cwd=folder, env=with_tests_on_the_path({"FEDMPI_TEST_SLEEP": str(sleep)}),
+            cwd=folder, env=with_tests_on_the_path({"FEDMPI_TEST_SLEEP": str(sleep), **environment}),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
         self.folder = folder

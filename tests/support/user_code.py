@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fedmpi.methods import Method
+from fedmpi.storage import rows, segments
 
 
 def on_chosen_rank() -> bool:
@@ -81,7 +82,9 @@ class Slow(Faulty):
 
 
 def slow_model(input_shape, num_classes):
-    """For model.name: a run that can be killed in time."""
+    """For model.name: a run that can be killed in time; with FEDMPI_TEST_SEGMENTS, in short segments."""
+    if "FEDMPI_TEST_SEGMENTS" in os.environ:
+        rows._CHUNK_ROWS, segments._MOST_BYTES = 4, 300
     return Slow(int(torch.tensor(input_shape).prod()), num_classes)
 
 

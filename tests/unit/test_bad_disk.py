@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
+from pathlib import Path
 
 import fedmpi
 from fedmpi.results.compare import first_difference
+from fedmpi.storage import rows, segments
+from fedmpi.storage.reader import peek
 from tests.support.bad_disk import bad_disk
 
 # Results, a table of what clients remember, two checkpoints.
@@ -15,12 +17,14 @@ WORDS = (
 )  # fmt: skip
 
 
-def test_every_single_write_in_turn(fedmpi_cli, small_config, tmp_path):
+def test_every_single_write_in_turn(fedmpi_cli, small_config, tmp_path, monkeypatch):
     """The k-th fails, for k = 1, 2, ... until the run passes: status 1 and the reason; what is there can be
-    read, and goes on to the bits of a run without a fault.
+    read, and goes on to the bits of a run without a fault. Rows are put away in segments.
     """
+    monkeypatch.setattr(rows, "_CHUNK_ROWS", 4)
+    monkeypatch.setattr(segments, "_MOST_BYTES", 250)
     assert fedmpi_cli("run", small_config, "--out", "whole.h5", *WORDS).returncode == 0
-    whole, failed = fedmpi.load_run(tmp_path / "whole.h5"), []
+    whole, failed, states = fedmpi.load_run(tmp_path / "whole.h5"), [], []
     for k in range(1, 200):
         folder = tmp_path / str(k)
         folder.mkdir()
@@ -36,15 +40,27 @@ def test_every_single_write_in_turn(fedmpi_cli, small_config, tmp_path):
         assert "what was written before is kept" in done.stderr
         assert "Traceback" not in done.stderr
 
-        # On a disk that is well again the run goes on, or begins.
+        # On a disk that is well again the run goes on, or begins; once for each state that is left.
+        left = {path.name: _rounds(path) for path in folder.iterdir()}
+        if left in states:
+            continue
+        states.append(left)
         if (folder / "r.h5").exists():
             assert fedmpi.load_run(folder / "r.h5").status in ("running", "done")
             again = fedmpi_cli("resume", f"{k}/r.h5")
         else:
             again = fedmpi_cli("run", small_config, "--out", f"{k}/r.h5", *WORDS)
         assert again.returncode == 0, (k, disk.failed, again.stderr)
-        assert first_difference(fedmpi.load_run(folder / "r.h5"), whole) is None, (k, disk.failed)
-        shutil.rmtree(folder)
+        run = fedmpi.load_run(folder / "r.h5")
+        assert first_difference(run, whole) is None, (k, disk.failed)
+        assert run.clients.equals(whole.clients), (k, disk.failed)
     assert done.returncode == 0, done.stderr
     assert {"write", "fsync", "replace", "pwrite"} <= set(failed)
     assert len(failed) > 20
+    assert any("r.h5.rows-1" in left for left in states)
+
+
+def _rounds(path: Path) -> tuple | None:
+    """What a result file says of itself; None of other files."""
+    found = peek(path) if path.suffix == ".h5" else None
+    return found and (found["status"], found["rounds"])

@@ -23,8 +23,10 @@ from fedmpi.storage.checkpoint import (
     find_checkpoints,
     newest_checkpoint,
     read_checkpoint,
+    read_part,
     remove_checkpoints,
     write_checkpoint,
+    write_part,
 )
 from fedmpi.storage.files import replacing
 from tests.support.configs import SMALL
@@ -131,6 +133,34 @@ def test_without_a_checkpoint_there_is_none(run_path):
     """No checkpoint and no folder give None without a note."""
     assert newest_checkpoint(run_path, "x") == (None, [])
     assert newest_checkpoint(run_path.parent / "missing" / "run.h5", "x") == (None, [])
+
+
+@pytest.mark.parametrize("in_memory", [1 << 40, 0], ids=["in memory", "on disk"])
+def test_tables_of_clients_come_back_by_rows(run_path, monkeypatch, in_memory):
+    """Large ones go to the disk by themselves and come back a few rows at a time; a damaged part is passed
+    over with its checkpoint.
+    """
+    monkeypatch.setattr("fedmpi.storage.checkpoint._IN_MEMORY", in_memory)
+    monkeypatch.setattr("fedmpi.storage.checkpoint._ROWS_BYTES", 200)
+    table = np.random.default_rng(0).standard_normal((50, 9)).astype(np.float32)
+    for completed in (30, 40):
+        write_part(run_path, CHECKPOINT.run_id, completed, 0, {"clients": np.arange(50), "control": table})
+        store(run_path, completed, parts=1)
+    found, notes = newest_checkpoint(run_path, CHECKPOINT.run_id)
+    pieces = list(read_part(run_path, found, 0))
+    assert (found.completed, notes, len(pieces)) == (40, [], 13)
+    assert np.concatenate([piece["clients"] for piece in pieces]).tolist() == list(range(50))
+    assert np.concatenate([piece["control"] for piece in pieces]).tobytes() == table.tobytes()
+
+    # Every byte is under the seal, and no partial file is left.
+    part = run_path.with_name("run.h5.checkpoint-40.part-0")
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(data)
+    found, notes = newest_checkpoint(run_path, CHECKPOINT.run_id)
+    assert found.completed == 30
+    assert "part-0" in notes[0]
+    assert not list(run_path.parent.glob(".*"))
 
 
 # --- Damage -------------------------------------------------------------------------------------------

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import resource
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +20,7 @@ import pytest
 
 from fedmpi.errors import OutputError, UserError
 from fedmpi.storage.lock import writer_lock
+from fedmpi.storage.reader import load_run
 
 _HOLDER = """
 import sys
@@ -70,6 +73,33 @@ def test_a_second_holder_in_this_process_is_refused(path):
     """The lock does not let its own process in twice."""
     with writer_lock(path):
         assert_refused(path, f"process {os.getpid()} ")
+
+
+@pytest.mark.parametrize(("age", "is_dead"), [(0, False), (500, False), (700, True)])
+def test_a_lock_of_another_host_may_be_forced_only_if_its_heartbeat_is_old(
+    fedmpi_cli, small_config, tmp_path, age, is_dead
+):
+    """`resume --force-lock` takes over after ten minutes without a heartbeat, never before; without it the
+    refusal names host, age and remedy.
+    """
+    words = "run", small_config, "--out", "run.h5"
+    assert fedmpi_cli(*words).returncode == 0
+    more = "resume", "run.h5", "--set", "run.num_rounds=8"
+    lock = tmp_path / ".run.h5.lock"
+    who = {"host": "far", "pid": 77, "time": "2024-01-01T00:00:00Z", "start": "5", "machine": "far boot",
+           "slurm_job": "", "slurm_restart": 0, "held": 60.0, "silent": 1.0}  # fmt: skip
+    with open(lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(f"process 77 on far\n{json.dumps(who)}")
+        file.flush()
+        os.utime(lock, (time.time() - age,) * 2)
+        refused = fedmpi_cli(*more)
+        assert refused.returncode == 2
+        assert "process 77 on far" in refused.stderr
+        assert ("--force-lock" in refused.stderr) == is_dead
+        forced = fedmpi_cli(*more, "--force-lock")
+    assert forced.returncode == (0 if is_dead else 2), forced.stderr
+    assert load_run(tmp_path / "run.h5").attributes["legs"].count('"utc"') == 1 + is_dead
 
 
 def test_the_lock_is_free_after_release(path):
