@@ -120,7 +120,7 @@ def _add_sweeping(commands: argparse._SubParsersAction) -> None:
     reproduce = commands.add_parser(
         "reproduce", help="a published experiment from scratch, with its figure and table"
     )
-    reproduce.add_argument("name", help="such as periodic, methods, intervals (README has all)")
+    reproduce.add_argument("name", help="such as periodic, methods, intervals (configs/README.md has all)")
     reproduce.add_argument("--quick", action="store_true", help="in minutes: fewer images, rounds, seeds")
     reproduce.add_argument("--pack", default="auto", metavar="auto|1|K", help="as of sweep")
     reproduce.add_argument("--out", metavar="DIR", help="folder (default: reproduced/NAME)")
