@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from fedmpi import __version__
 from fedmpi.cli.slurm_arguments import add_slurm
+from fedmpi.cli.starting_arguments import add_starting
 from fedmpi.errors import EXIT_BAD_INPUT
 
 
@@ -32,6 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fedmpi {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
+    add_starting(commands)
     _add_simulating(commands)
     _add_sweeping(commands)
     add_slurm(commands)
@@ -105,7 +107,9 @@ def _add_sweeping(commands: argparse._SubParsersAction) -> None:
     sweep.add_argument("--list", action="store_true", help="print the runs and their states")
     sweep.add_argument("--dry-run", action="store_true", help="estimate time and memory by short trials")
 
-    best = commands.add_parser("sweep-best", prog="fedmpi sweep best", help="see sweep")
+    best = commands.add_parser(
+        "sweep-best", prog="fedmpi sweep best", help="the best settings of a sweep, `fedmpi sweep best DIR`"
+    )
     best.add_argument("folder", metavar="DIR", help="folder of a sweep")
     best.add_argument("--metric", default="train_loss", help="such as train_loss or test_accuracy")
     best.add_argument(
@@ -116,7 +120,7 @@ def _add_sweeping(commands: argparse._SubParsersAction) -> None:
     reproduce = commands.add_parser(
         "reproduce", help="a published experiment from scratch, with its figure and table"
     )
-    reproduce.add_argument("name", help="such as periodic, methods, intervals (README has all)")
+    reproduce.add_argument("name", help="such as periodic, methods, intervals (configs/README.md has all)")
     reproduce.add_argument("--quick", action="store_true", help="in minutes: fewer images, rounds, seeds")
     reproduce.add_argument("--pack", default="auto", metavar="auto|1|K", help="as of sweep")
     reproduce.add_argument("--out", metavar="DIR", help="folder (default: reproduced/NAME)")
@@ -133,6 +137,10 @@ def _add_planning(commands: argparse._SubParsersAction) -> None:
     schema = commands.add_parser("schema", help="every config key: a JSON schema for editors, or a page")
     schema.add_argument("--out", metavar="FILE", help="write to this file instead of printing")
     schema.add_argument("--markdown", action="store_true", help="a page to read instead of a JSON schema")
+    schema.add_argument(
+        "--page", choices=("keys", "commands", "format", "python"),
+        help="another reference page: config keys (as --markdown), commands, the file format, Python names",
+    )  # fmt: skip
 
     advise = commands.add_parser("advise", help="theory: evenness, the bound, suggested P, gamma and eta")
     advise.add_argument("config", help="TOML file")

@@ -35,6 +35,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _dispatch(args: argparse.Namespace) -> int:
     # Each command imports only what it needs: `info` and `plot` load neither torch nor MPI.
+    if args.command == "new":
+        from fedmpi.cli.new import new
+
+        return new(args.method, args.participation, args.out, force=args.force)
+    if args.command == "help":
+        from fedmpi.cli.help import show_help
+
+        return show_help(" ".join(args.topic))
     if args.command == "run":
         from fedmpi.cli.run import run
 
@@ -67,7 +75,7 @@ def _dispatch(args: argparse.Namespace) -> int:
     if args.command == "schema":
         from fedmpi.cli.schema import schema
 
-        return schema(args.out, markdown=args.markdown)
+        return schema(args.out, args.page or ("keys" if args.markdown else None))
     if args.command == "advise":
         from fedmpi.cli.advise import advise
 

@@ -20,8 +20,8 @@ from fedmpi.results.text import duration
 from fedmpi.storage.columns import RUNNING
 from fedmpi.storage.reader import read_run, read_table
 from fedmpi.storage.runs import find_runs
+from fedmpi.storage.sketch import sparkline
 
-_BLOCKS = "▁▂▃▄▅▆▇█"
 _RATE_ROUNDS = 200  # the rate is taken over the last rounds
 _SILENT_SECONDS = 120.0  # without a write for this long, a run may be dead
 
@@ -110,20 +110,6 @@ def see(path: Path) -> Seen:
         metrics={n: evaluations[n][np.isfinite(evaluations[n])] for n in names},
         silent=time.time() - path.stat().st_mtime,
     )  # fmt: skip
-
-
-def sparkline(values: np.ndarray, width: int) -> str:
-    """A small curve of block characters, averaged to at most `width` of them.
-
-    >>> sparkline(np.array([0.0, 1.0, 2.0, 7.0]), 10)
-    '▁▂▃█'
-    """
-    if not len(values):
-        return ""
-    parts = np.array([part.mean() for part in np.array_split(values, min(width, len(values)))])
-    low, high = parts.min(), parts.max()
-    levels = (parts - low) / (high - low) * 7 if high > low else np.zeros(len(parts))
-    return "".join(_BLOCKS[round(level)] for level in levels)
 
 
 def _bar(share: float, width: int = 20) -> str:

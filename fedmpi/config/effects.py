@@ -25,7 +25,7 @@ def conflicts(config: Config) -> Iterator[Finding]:
     """Combinations that cannot work, as (key, problem)."""
     yield from _conflicts_between_sections(config)
     for registry, name, part in chosen(config):
-        if part is None or not _has_effect(config, registry.section, registry.name):
+        if part is None or not has_effect(config, registry.section, registry.name):
             continue
         yield from _missing(config, registry, name, part)
         if part.conflicts:
@@ -38,7 +38,7 @@ def _conflicts_between_sections(config: Config) -> Iterator[Finding]:
         problem = f"{warmup.num_rounds} rounds of warm-up exceed run.num_rounds = {run.num_rounds}"
         yield "warmup.num_rounds", problem
     knows_clients = PARTITIONS.fact(data.partition, "knows_clients")
-    if data.num_clients is None and not knows_clients and _has_effect(config, "data", "partition"):
+    if data.num_clients is None and not knows_clients and has_effect(config, "data", "partition"):
         yield "data.num_clients", "missing; N, the number of clients; expected an integer >= 1"
     if run.cuda_aware and run.device == "cpu":
         yield "run.cuda_aware", 'true needs run.device = "auto" or "cuda", it is "cpu"'
@@ -59,7 +59,7 @@ def _missing(config: Config, registry: Registry, name: str, part: Part) -> Itera
                 )
 
 
-def _has_effect(config: Config, section: str, key: str) -> bool:
+def has_effect(config: Config, section: str, key: str) -> bool:
     """Whether this experiment reads a key."""
     if section == "algorithm" and ":" in config.algorithm.name:
         return True  # a user's own method may read any key
@@ -85,7 +85,7 @@ def unused_keys(config: Config) -> list[str]:
         f"{section}.{key.name} has no effect with the other settings"
         for section, key, value in _keys(config)
         if value not in (default_of(key), key.metadata["otherwise"])
-        and not _has_effect(config, section, key.name)
+        and not has_effect(config, section, key.name)
     ]
 
 
@@ -106,7 +106,7 @@ def effective_toml(config: Config) -> str:
     for section, key, value in _keys(config):
         if f"[{section}]" not in lines:
             lines += [""] * bool(lines) + [f"[{section}]"]
-        if value is not None and _has_effect(config, section, key.name):
+        if value is not None and has_effect(config, section, key.name):
             lines.append(f"{key.name} = {toml_value(value)}")
     return "\n".join([*lines, ""])
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from fedmpi.config.effects import default_of
+from fedmpi.config.explain import readers
 from fedmpi.config.keys import sections
 from fedmpi.config.registry import REGISTRIES
 from fedmpi.config.toml import toml_value
@@ -18,18 +19,18 @@ def reference() -> str:
     lines = [
         "# Every config key",
         "",
-        "Written by `fedmpi schema --markdown`. A key that names what it is for (`periodic: ...`) is read",
-        "only there; `fedmpi check` says which keys have no effect.",
+        "Written by `fedmpi schema --page keys`; `fedmpi help KEY` prints the same. A key with names in",
+        "its last column is read only there; `fedmpi check` says which keys have no effect.",
     ]
     for name, record in sections().items():
         lines += ["", f"## [{name}]", "", record.__doc__.partition("] ")[2], ""]
-        lines += ["| key | default | meaning | accepted |", "|---|---|---|---|"]
-        lines += _rows(record)
+        lines += ["| key | default | meaning | accepted | read by |", "|---|---|---|---|---|"]
+        lines += _rows(name, record)
         lines += _names(name)
     return "\n".join([*lines, ""])
 
 
-def _rows(record: type) -> Iterator[str]:
+def _rows(section: str, record: type) -> Iterator[str]:
     types_of = typing.get_type_hints(record)
     for key in fields(record):
         default = default_of(key)
@@ -37,7 +38,13 @@ def _rows(record: type) -> Iterator[str]:
         if key.metadata["required"]:
             shown = "required"
         accepted = expected(types_of[key.name], key.metadata)
-        cells = (f"`{key.name}`", shown, key.metadata["doc"], accepted)
+        cells = (
+            f"`{key.name}`",
+            shown,
+            key.metadata["doc"],
+            accepted,
+            ", ".join(readers(section, key.name)),
+        )
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -9,6 +9,7 @@ A part (a method, an availability, a model, ...) is registered where it is defin
     @availability("periodic", PeriodicKeys)
     class Periodic(Availability): ...
 
+A fact `start={"num_groups": 5}` gives values for `fedmpi new`, of keys that have no default to begin with.
 From then on its name is accepted, its keys belong to their section, and `check`, errors, the JSON schema
 and the reference page know both. Parts are found by importing the package that holds those of a kind;
 this module imports none of them itself.

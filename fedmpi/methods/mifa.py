@@ -71,7 +71,10 @@ def _fedlaavg_conflicts(config: Config) -> Iterator[Finding]:
         )
 
 
-@method("fedlaavg", conflicts=_fedlaavg_conflicts, ignores_weights=True)
+@method(
+    "fedlaavg", conflicts=_fedlaavg_conflicts, ignores_weights=True,
+    start={"participation.selection": "least-recent"},
+)  # fmt: skip
 class FedLaAvg(Mifa):
     """FedLaAvg (Yan et al., 2020): MIFA from zeros, on the K available clients absent for longest.
 

@@ -48,7 +48,7 @@ class Scaffold(Method):
         return current.sums["weighted_sum"], {"control": control}
 
 
-@method("amplified-scaffold", reads_interval=True)
+@method("amplified-scaffold", reads_interval=True, start={"amplification": 2.0, "amplify_every": 20})
 class AmplifiedScaffold(Scaffold):
     """Amplified SCAFFOLD (Crawshaw & Liu, 2024): controls frozen within an interval of P rounds.
 

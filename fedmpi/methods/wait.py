@@ -44,7 +44,11 @@ def _conflicts(config: Config) -> Iterator[Finding]:
         )
 
 
-@method("wait-minibatch", WaitKeys, conflicts=_conflicts, ignores_weights=True, ignores_participants=True)
+@method(
+    "wait-minibatch", WaitKeys, conflicts=_conflicts,
+    ignores_weights=True, ignores_participants=True,
+    start={"wait_rounds": 20, "participation.selection": "all"},
+)  # fmt: skip
 class WaitMinibatch(Method):
     """Waits for everybody: all clients, on minibatches, in the last round of each cycle."""
 
@@ -67,6 +71,7 @@ class WaitMinibatch(Method):
 @method(
     "wait-full", WaitKeys, conflicts=_conflicts,
     ignores_weights=True, ignores_participants=True, ignores_batch_size=True,
+    start={"wait_rounds": 20, "participation.selection": "all"},
 )  # fmt: skip
 class WaitFull(WaitMinibatch):
     """As wait-minibatch, with all of a client's data in each step."""

@@ -90,6 +90,7 @@ def _cycle(who: ParticipationConfig) -> int | None:
 @availability(
     "periodic", PeriodicKeys, ProbabilityKeys, conflicts=_periodic_conflicts,
     knows_probability=True, is_by_chance=_has_probability, is_cheap=True, cycle=_cycle,
+    start={"num_groups": 5, "rounds_per_group": 4},
 )  # fmt: skip
 class Periodic(Drawn):
     """Groups of contiguous clients take turns of `rounds_per_group` rounds.
@@ -136,7 +137,7 @@ class Periodic(Drawn):
 
 @availability(
     "bernoulli", ProbabilityKeys, conflicts=probability_conflicts,
-    knows_probability=True, is_by_chance=lambda who: True,
+    knows_probability=True, is_by_chance=lambda who: True, start={"probability": 0.3},
 )  # fmt: skip
 class Bernoulli(Drawn):
     """Each client independently in each round, with its own probability."""

@@ -37,6 +37,7 @@ def _cycle(who: ParticipationConfig) -> int:
 @availability(
     "cyclic", CyclicKeys, ProbabilityKeys, conflicts=probability_conflicts,
     knows_probability=True, is_by_chance=lambda who: True, cycle=_cycle,
+    start={"cycle_rounds": 20, "probability": 0.3},
 )  # fmt: skip
 class Cyclic(Availability):
     """Each client is there for one stretch of every cycle, with a phase of its own, as FedAU's cyclic.

@@ -94,7 +94,7 @@ def _stretched(values: list[float], length: int) -> list[float]:
 
 @availability(
     "markov", MarkovKeys, ProbabilityKeys, conflicts=_markov_conflicts,
-    knows_probability=True, is_by_chance=lambda who: True,
+    knows_probability=True, is_by_chance=lambda who: True, start={"to_active": 0.1, "to_inactive": 0.2},
 )  # fmt: skip
 class Markov(Availability):
     """Absent clients return with probability to_active in a round, present ones leave with to_inactive.

@@ -40,6 +40,7 @@ class SinusoidalKeys:
 @availability(
     "sinusoidal", SinusoidalKeys, ProbabilityKeys, conflicts=probability_conflicts,
     knows_probability=True, is_by_chance=lambda who: True,
+    start={"probability": 0.3, "amplitude": 0.25, "rounds_per_day": 25.0},
 )  # fmt: skip
 class Sinusoidal(Drawn):
     """Daily rhythm: p_n(t) = mean_n + amplitude * sin(2 pi (t / rounds_per_day + phase_n)), cut to [0, 1].

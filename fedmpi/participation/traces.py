@@ -41,7 +41,9 @@ def _period(who: ParticipationConfig) -> int | None:
     return getattr(who, "trace_period", None)
 
 
-@availability("trace", TraceKeys, is_cheap=True, cycle=_period)
+@availability(
+    "trace", TraceKeys, is_cheap=True, cycle=_period, start={"trace": "trace.csv", "trace_period": 20}
+)
 class Trace(Availability):
     """Available as given by the intervals in a file.
 

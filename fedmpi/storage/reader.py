@@ -24,6 +24,7 @@ from fedmpi.storage.columns import (
 )
 from fedmpi.storage.files import check_harmless
 from fedmpi.storage.segments import SegmentError, opened_segments, put_away, segments_of
+from fedmpi.storage.sketch import sketch
 
 if TYPE_CHECKING:
     import pandas
@@ -51,6 +52,9 @@ class Run:
     def name(self) -> str:
         """`run.name` of the config."""
         return self.config["run"]["name"]
+
+    def __repr__(self) -> str:
+        return sketch(self)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The model's parameters for `module.load_state_dict`, in the precision they were trained in."""

@@ -1,6 +1,7 @@
-"""Every command in the README's `console` blocks runs as it stands there, one test each.
+"""Every command in the `console` blocks of README.md and the folders' pages runs as it stands there.
 
-They build on each other: a test first runs the examples that make its files, unless that was done before.
+One test each. They build on each other, over all pages: a test first runs the examples that make its files,
+unless that was done before.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from fedmpi.cli.arguments import make_parser
 from tests.support.commands import in_process, with_tests_on_the_path
 from tests.support.configs import ROOT
 
-_TEXT = (ROOT / "README.md").read_text()
+PAGES = [f"{folder}README.md" for folder in ("", "configs/", "analysis/", "jobs/", "fedmpi/", "tests/")]
+_TEXT = "\n".join((ROOT / page).read_text() for page in PAGES)
 _ELSEWHERE = ("bash jobs/", "git ", "cd ", "srun ", "sbatch ")  # run by other tests, or on a cluster
 
 
@@ -25,6 +28,7 @@ def _files() -> dict[str, str]:
     for block in _TEXT.split("```")[1::2]:
         language, _, body = block.partition("\n")
         if language.startswith(("toml ", "python ")):
+            assert language.split()[1] not in found, f"two blocks are {language}"
             found[language.split()[1]] = body
     return found
 
@@ -63,7 +67,7 @@ def _makers(number: int) -> list[int]:
 
 
 class Examples:
-    """A folder with the README's files, and which commands ran there."""
+    """A folder with the pages' files, and which commands ran there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -99,11 +103,43 @@ def test_all_examples_are_found():
     """Each line with a prompt is an example or belongs elsewhere, and knows who makes its files."""
     prompts = re.findall(r"^\$ (.*)", _TEXT, re.MULTILINE)
     assert [line for line in prompts if not line.startswith(_ELSEWHERE)] == COMMANDS
-    assert len(COMMANDS) > 30
+    assert len(COMMANDS) > 40
     makers = {COMMANDS[i]: [COMMANDS[maker] for maker in _makers(i)] for i in range(len(COMMANDS))}
     (needed,) = [found for command, found in makers.items() if command.startswith("fedmpi diff ")]
     assert [command.split("--out ")[1].split()[0] for command in needed] == ["first.h5", "plain.h5"]
     assert not makers["fedmpi check first.toml --ranks 2"]
+
+
+def test_all_blocks_are_used():
+    """A file in a block is part of a command, or of a file that is; blocks of code have names."""
+    used = " ".join([*COMMANDS, *FILES.values()])
+    for name in FILES:
+        assert name in used or f"{name.removesuffix('.py')}:" in used, name
+    bare = [block for block in _TEXT.split("```")[1::2] if block.startswith(("python\n", "toml\n"))]
+    assert [block.split("\n")[1] for block in bare] == [
+        'about = "Our cluster, GPU nodes"'
+    ]  # test_job_site.py
+
+
+def _untried() -> list[str]:
+    """`fedmpi ...` in blocks without a prompt: for a cluster, a long time, or a fault that happened."""
+    blocks = [block for block in _TEXT.split("```")[1::2] if block.startswith("\n")]
+    lines = [line.strip().partition(" #")[0].strip() for block in blocks for line in block.splitlines()]
+    return [
+        line[line.index("fedmpi ") :] for line in lines if re.match(r"(srun .*|mpirun .*)?fedmpi ", line)
+    ]
+
+
+@pytest.mark.parametrize("line", _untried())
+def test_what_is_not_run_is_at_least_a_command(line):
+    """Its words are accepted by the command's parser."""
+    words = shlex.split(line.replace("fedmpi sweep best", "fedmpi sweep-best"))[1:]
+    assert make_parser().parse_args(words)
+
+
+def test_there_are_such_lines():
+    """They are found."""
+    assert len(_untried()) > 8
 
 
 @pytest.mark.parametrize("number", range(len(COMMANDS)), ids=COMMANDS)

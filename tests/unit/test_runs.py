@@ -14,6 +14,7 @@ import pytest
 import fedmpi
 from fedmpi.errors import UserError
 from fedmpi.storage.files import replacing
+from fedmpi.storage.sketch import sparkline
 from tests.support.run_files import create_run, finished_run
 
 
@@ -94,6 +95,23 @@ def test_runs_going_on_and_older_files(tmp_path):
     assert len(fedmpi.load_runs(tmp_path)) == 3
     assert fedmpi.load_run(path).train.idle_time_s.isna().all()
     assert len(fedmpi.load_runs(tmp_path / "begun.h5")) == 0
+
+
+def test_a_run_shows_itself_in_a_few_lines(tmp_path):
+    """In a notebook: name, method, seed, status, rounds, and a curve with the last value of each metric."""
+    run = fedmpi.load_run(finished_run(tmp_path / "a.h5"))
+    first, *metrics = repr(run).splitlines()
+    loss, last = run.eval.train_loss, run.eval.train_loss.iloc[-1]
+    assert first.startswith(f"Run {run.name!r}: fedavg, seed 1, done, {len(run.train)} of ")
+    assert first.endswith(f"({run.path})")
+    assert metrics[0].split() == ["train_loss", sparkline(loss.to_numpy(), 30), f"{last:.4f}"]
+    assert len(metrics) == 4
+
+
+def test_a_run_without_evaluations_shows_itself_too(tmp_path):
+    """One line, while it has none."""
+    create_run(tmp_path / "begun.h5")
+    assert repr(fedmpi.load_run(tmp_path / "begun.h5")).count("\n") == 0
 
 
 def test_state_dict(tmp_path):

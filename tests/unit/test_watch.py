@@ -11,7 +11,8 @@ import time
 import numpy as np
 import pytest
 
-from fedmpi.cli.watch import see, sparkline, watch
+from fedmpi.cli.watch import see, watch
+from fedmpi.storage.sketch import sparkline
 from tests.support.run_files import INITIAL, add_rounds, create_run, finished_run
 
 
