@@ -47,6 +47,8 @@ class Round:
     local_lr: float
     # "weighted_sum" = sum_n q_n Delta_n, and the method's own `client_sums`; known after training.
     sums: Vectors = field(default_factory=dict)
+    # In `finish_clients`: the places among them of the clients that the rows belong to.
+    mine: np.ndarray | slice = field(default_factory=lambda: slice(None))
 
 
 def zeros_like(vector: Any) -> Any:
@@ -128,7 +130,9 @@ class Method:
         return type(self), *(getattr(self.config.algorithm, name) for name in self.step_options)
 
     def finish_clients(self, local: Local, current: Round) -> None:
-        """After the last local step: fill `client_sums` and update `tables`, for some of the clients."""
+        """After the last local step: fill `client_sums` and update `tables`, for some of the clients:
+        `current.clients[current.mine]`, in the order of the rows.
+        """
 
     # --- Server ---------------------------------------------------------------------------------------
 
