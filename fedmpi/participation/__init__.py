@@ -56,7 +56,10 @@ class SelectedParticipation:
     def __init__(self, config: Config, num_clients: int, labels: ClientLabels | None = None) -> None:
         who = config.participation
         self._availability = make_availability(who, num_clients, config.run.seed, labels)
-        self._selection = SELECTIONS[who.selection](who.clients_per_round, num_clients, config.run.seed)
+        part = SELECTIONS.part(who.selection)
+        own = {name: getattr(who, name) for name in sorted(part.key_names - {"clients_per_round"})}
+        self._selection = part.make(who.clients_per_round, num_clients, config.run.seed, **own)
+        self._chances_are_known = not part.facts.get("chance_unknown")
         # A weighting that no one reads is not computed: it may not be defined here.
         self._weighting_name = who.weighting if config.weights_count else "equal"
         self._weighting = WEIGHTINGS[self._weighting_name]
@@ -97,6 +100,8 @@ class SelectedParticipation:
 
     def expected(self, t: int) -> np.ndarray | None:
         """E q_t^n of all clients, where it is known (expectation.py)."""
+        if not self._chances_are_known:
+            return None
         try:
             chances = self._availability.probability(t, np.arange(self._num_clients))
         except NotImplementedError:

@@ -45,6 +45,7 @@ STATELESS = {"all": {"selection": "all"}, "uniform": {"selection": "uniform", "c
 WITH_STATE = {
     "permutation": {"selection": "permutation", "clients_per_round": 4},
     "least-recent": {"selection": "least-recent", "clients_per_round": 4},
+    "minimum-separation": {"selection": "minimum-separation", "clients_per_round": 4, "min_separation": 2},
 }
 Answer = tuple[np.ndarray, np.ndarray]
 

@@ -367,6 +367,7 @@ SELECTIONS = {
     "permutation of 7": {"selection": "permutation", "clients_per_round": 7},
     "permutation of 10": {"selection": "permutation", "clients_per_round": 10},
     "permutation of 1": {"selection": "permutation", "clients_per_round": 1},
+    "separation": {"selection": "minimum-separation", "clients_per_round": 7, "min_separation": 2},
 }
 
 

@@ -94,7 +94,7 @@ PARTITIONS = (
     '"iid", "majority-label", "dirichlet", "dirichlet-per-client", "classes-per-client", "natural", '
     "package.module:function"
 )
-SELECTIONS = '"all", "uniform", "permutation", "least-recent", "schedule"'
+SELECTIONS = '"all", "uniform", "permutation", "least-recent", "minimum-separation", "schedule"'
 
 # One wrong value in BASE: key, TOML text, value shown, accepted, line.
 WRONG_VALUES = [
