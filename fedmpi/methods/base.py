@@ -66,6 +66,21 @@ def sign(vector: Any) -> Any:
     return np.sign(vector) if isinstance(vector, np.ndarray) else vector.sign()
 
 
+def total(vector: Any) -> Any:
+    """The sum of all entries, as a vector of one: folded in halves, so the same bits wherever they lie.
+
+    >>> total(np.array([1.0, 2.0, 4.0]))
+    array([7.])
+    """
+    while len(vector) > 1:
+        half = len(vector) // 2
+        folded = vector[:half] + vector[half : 2 * half]
+        if len(vector) % 2:
+            folded[:1] += vector[-1:]
+        vector = folded
+    return vector
+
+
 def add_scaled(target: Any, values: Any, factor: Rate) -> None:
     """target += factor * values, rounded once, wherever the factor lies."""
     if isinstance(factor, float):

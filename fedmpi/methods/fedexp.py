@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmpi.config.options import option
-from fedmpi.methods.base import Local, Method, Round, ServerState, Vectors, method
+from fedmpi.methods.base import Local, Method, Round, ServerState, Vectors, method, total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,8 @@ class FedExP(Method):
     def direction(self, state: ServerState, current: Round) -> tuple[np.ndarray, Vectors]:
         """eta_g d."""
         d, whole = current.sums["weighted_sum"], float(current.weights.sum())
-        mean_square = current.sums["squares"].sum() / whole
-        square_of_mean = (d * d).sum() / whole**2
+        mean_square = total(current.sums["squares"]) / whole
+        square_of_mean = total(d * d) / whole**2
         # Of numbers that may lie on a GPU: nobody waits for them.
         rate = mean_square / (2 * (square_of_mean + self.config.algorithm.epsilon))
         return rate.clip(1.0) * d, {}

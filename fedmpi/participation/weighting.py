@@ -45,8 +45,8 @@ def _inverse_conflicts(config: Config) -> Iterator[Finding]:
         yield (
             "participation.weighting",
             f'"inverse-probability" with selection = "{who.selection}": the chance to be chosen depends on '
-            'the rounds before; use weighting = "equal" or "all", or algorithm.name = "debiasing-fedavg" or '
-            '"fedau", which estimate it',
+            'the rounds before; use weighting = "equal" or "all", or algorithm.name = "debiasing-fedavg" '
+            'or "fedau", which estimate it',
         )
         return
     is_by_chance = AVAILABILITIES.fact(who.availability, "is_by_chance")
