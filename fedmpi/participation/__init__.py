@@ -18,7 +18,7 @@ from fedmpi.participation.availability import make_availability
 from fedmpi.participation.expectation import expected_weights
 
 # They register themselves, in the order in which their names are listed.
-from fedmpi.participation import chance, markov, sinusoidal, cyclic, traces  # isort: skip # noqa: F401
+from fedmpi.participation import chance, markov, sinusoidal, nonstationary, cyclic, traces  # isort: skip # noqa: F401
 from fedmpi.participation import selection, schedule, weighting  # isort: skip # noqa: F401
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from fedmpi.config.registry import SELECTIONS, Finding
 from fedmpi.data import rng
 
 # `selection(name, keys...)` registers a class (clients_per_round, num_clients, seed, and what other keys it
-# declares, by name). Facts that others ask for: `gives_weights`, where it decides who takes part and with what
-# weight; `chance_unknown`, where S of those available do not all have the same chance.
+# declares, by name). Facts that others ask for: `gives_weights`, where it decides who takes part and with
+# what weight; `chance_unknown`, where S of those available do not all have the same chance.
 selection = SELECTIONS
 
 

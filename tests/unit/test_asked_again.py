@@ -37,6 +37,7 @@ AVAILABILITIES = {
     "bernoulli": {"availability": "bernoulli", "probability": 0.4},
     "markov": {"availability": "markov", "to_active": 0.1, "to_inactive": 0.2},
     "sinusoidal": {"availability": "sinusoidal", "probability": 0.4, "amplitude": 0.4, "rounds_per_day": 9},
+    "non-stationary": {"availability": "non-stationary", "probability": 0.5, "shape": "staircase"},
     "cyclic": {"availability": "cyclic", "probability": 0.4, "cycle_rounds": 11},
     "trace": {"availability": "trace", "trace": "trace.csv", "trace_period": 12},
     "function": {"availability": "who_comes:some"},

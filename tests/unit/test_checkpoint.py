@@ -347,6 +347,7 @@ AVAILABILITIES = {
     "strict": {"availability": "who_is_there:strict"},
     "bernoulli": {"availability": "bernoulli", "probability": 0.4},
     "markov": {"availability": "markov", "to_active": 0.1, "to_inactive": 0.2},
+    "non-stationary": {"availability": "non-stationary", "probability": 0.5, "shape": "staircase"},
     "cyclic": {"availability": "cyclic", "probability": 0.4, "cycle_rounds": 11},
     "sinusoidal": {
         "availability": "sinusoidal",
