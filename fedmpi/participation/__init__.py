@@ -18,7 +18,7 @@ from fedmpi.participation.availability import make_availability
 from fedmpi.participation.expectation import expected_weights
 
 # They register themselves, in the order in which their names are listed.
-from fedmpi.participation import chance, markov, sinusoidal, nonstationary, cyclic, traces  # isort: skip # noqa: F401
+from fedmpi.participation import chance, markov, sinusoidal, nonstationary, outages, cyclic, traces  # isort: skip # noqa: F401
 from fedmpi.participation import selection, schedule, weighting  # isort: skip # noqa: F401
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ class SelectedParticipation:
 
     def expected(self, t: int) -> np.ndarray | None:
         """E q_t^n of all clients, where it is known (expectation.py)."""
-        if not self._chances_are_known:
+        alone = self._per_round is None and self._weighting_name != "equal"  # others do not matter
+        if not self._chances_are_known or not (alone or self._availability.is_independent):
             return None
         try:
             chances = self._availability.probability(t, np.arange(self._num_clients))

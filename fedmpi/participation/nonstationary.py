@@ -45,7 +45,7 @@ class NonStationaryKeys:
 
 @availability(
     "non-stationary", NonStationaryKeys, ProbabilityKeys, conflicts=probability_conflicts,
-    knows_probability=True, is_by_chance=lambda who: True,
+    knows_probability=True, is_by_chance=lambda who: True, cycle=lambda who: who.shape_rounds,
 )  # fmt: skip
 class NonStationary(Drawn):
     """p_n(t) = p_n f(t), with f a sine, a sine with a cut-off, or a staircase of two steps (FedAWE).

@@ -10,6 +10,8 @@ from fedmpi.data.partition import ClientLabels, Partition
 from fedmpi.errors import ConfigError
 from fedmpi.participation import make_participation
 from fedmpi.participation.availability import Availability
+from fedmpi.theory.long_run import cycle_of, long_run
+from fedmpi.theory.weights import Weights
 from tests.support.configs import SMALL
 
 MIX = np.array([0.05, 0.12, 0.2, 0.5, 1.0])
@@ -102,3 +104,48 @@ def test_probability_from_label_halves_is_fedawes():
     assert (many[:, 4] == 0).all()
     r_0, r_2 = 2 * many[:, 0] - of_3, 2 * many[:, 2] - of_3
     assert ((r_0 >= -1e-12) & (r_0 < 1) & (r_2 >= -1e-12) & (r_2 < 0.5)).all()
+
+
+def test_what_is_expected_is_taken_over_a_whole_period():
+    """Mean weights are those of all rounds of a period, not of its first."""
+    text = SMALL.replace('selection = "uniform"\nclients_per_round = 3\n', 'selection = "all"\n')
+    who = ["availability=non-stationary", "shape=staircase", "probability=0.5", "weighting=all"]
+    config = validate.parse(text, "c.toml", [f"participation.{key}" for key in who])
+    assert cycle_of(config) == 20
+    participation = make_participation(config, 7)
+    found = long_run(config, participation, Weights.of_rounds([participation.weights(0)], 7))
+    np.testing.assert_allclose(found.means, 0.5 * 0.7 / 7)
+
+
+def test_groups_fail_together():
+    """Each group is away as a whole with its probability, groups and rounds independently of each other."""
+    who = availability(
+        availability="outages", probability=1, outage_groups=2, outage_probability=0.3
+    )  # fmt: skip
+    there = np.zeros((8000, 5), bool)
+    for t in range(8000):
+        there[t, who.available(t)] = True
+    assert (there[:, :3] == there[:, :1]).all()
+    assert (there[:, 3:] == there[:, 3:4]).all()
+    assert np.abs(there.mean(0) - 0.7).max() < 0.03
+    assert abs((there[:, 0] & there[:, 4]).mean() - 0.49) < 0.03
+    assert abs((there[1:, 0] & there[:-1, 0]).mean() - 0.49) < 0.03
+    assert who.probability(0, np.arange(5)).tolist() == [0.7] * 5
+
+
+def test_outages_leave_members_their_probability_and_no_closed_form_for_equal_weights():
+    """(1 - outage) p; E q is known where it does not depend on how many others come."""
+    keys = {"probability": MIX.tolist(), "outage_groups": 2, "outage_probability": 0.3}
+    who = availability(availability="outages", **keys)
+    count = np.zeros(5)
+    for t in range(8000):
+        count[who.available(t)] += 1
+    np.testing.assert_allclose(count / 8000, 0.7 * MIX, atol=0.03)
+    text = SMALL.replace('selection = "uniform"\nclients_per_round = 3\n', 'selection = "all"\n')
+    settings = ["data.num_clients=5", "participation.availability=outages"]
+    settings += [f"participation.{key}={value}" for key, value in keys.items()]
+    for weighting, is_known in (("equal", False), ("all", True), ("inverse-probability", True)):
+        config = validate.parse(text, "c.toml", [*settings, f"participation.weighting={weighting}"])
+        assert (make_participation(config, 5).expected(0) is not None) == is_known
+    with pytest.raises(ConfigError, match="outage_groups.*9 groups for 5 clients"):
+        validate.parse(text, "c.toml", [*settings, "participation.outage_groups=9"])
