@@ -43,7 +43,7 @@ AVAILABILITIES = {
         "probability": 0.6,
         "outage_groups": 3,
         "outage_probability": 0.4,
-    },  # fmt: skip
+    },
     "cyclic": {"availability": "cyclic", "probability": 0.4, "cycle_rounds": 11},
     "trace": {"availability": "trace", "trace": "trace.csv", "trace_period": 12},
     "function": {"availability": "who_comes:some"},

@@ -147,5 +147,5 @@ def test_outages_leave_members_their_probability_and_no_closed_form_for_equal_we
     for weighting, is_known in (("equal", False), ("all", True), ("inverse-probability", True)):
         config = validate.parse(text, "c.toml", [*settings, f"participation.weighting={weighting}"])
         assert (make_participation(config, 5).expected(0) is not None) == is_known
-    with pytest.raises(ConfigError, match="outage_groups.*9 groups for 5 clients"):
+    with pytest.raises(ConfigError, match="outage_groups: 9 groups for 5 clients"):
         validate.parse(text, "c.toml", [*settings, "participation.outage_groups=9"])
