@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from fedmpi.config import Config, validate
+from fedmpi.config.records import replace
 from fedmpi.config.user_code import require_same_objects, require_stored_names
 from fedmpi.errors import UserError
 from fedmpi.experiments.lifecycle import check_digests, device_of
@@ -221,6 +222,6 @@ def _train(simulation: Simulation, current: Round, client: int) -> tuple[np.ndar
     task, failures = task_of(order, np.array([client]), updates), Failures()
     trainer.train(updates, [task], failures)
     failures.raise_first()
-    method.finish_clients(task.local, current)
+    method.finish_clients(task.local, replace(current, mine=np.flatnonzero(current.clients == client)))
     bad_step = finite.index(False) + 1 if False in finite else None
     return task.local["update"][0].cpu().numpy().copy(), bad_step

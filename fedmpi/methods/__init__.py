@@ -7,6 +7,7 @@ from fedmpi.methods.base import METHODS, Method, Round, ServerState, method
 
 # They register themselves, in the order in which their names are listed.
 from fedmpi.methods import fedavg, wait, mifa, fedau, fedvarp, scaffold, fedprox, adaptive, focus  # isort: skip # noqa: F401
+from fedmpi.methods import fedstale, debiasing, fedexp, feddyn  # isort: skip # noqa: F401
 
 __all__ = ["METHODS", "Method", "Round", "ServerState", "make_method", "method"]
 

@@ -47,6 +47,8 @@ class Round:
     local_lr: float
     # "weighted_sum" = sum_n q_n Delta_n, and the method's own `client_sums`; known after training.
     sums: Vectors = field(default_factory=dict)
+    # In `finish_clients`: the places among them of the clients that the rows belong to.
+    mine: np.ndarray | slice = field(default_factory=lambda: slice(None))
 
 
 def zeros_like(vector: Any) -> Any:
@@ -62,6 +64,21 @@ def sqrt(vector: Any) -> Any:
 def sign(vector: Any) -> Any:
     """-1, 0 or 1 for each entry, wherever they lie."""
     return np.sign(vector) if isinstance(vector, np.ndarray) else vector.sign()
+
+
+def total(vector: Any) -> Any:
+    """The sum of all entries, as a vector of one: folded in halves, so the same bits wherever they lie.
+
+    >>> total(np.array([1.0, 2.0, 4.0]))
+    array([7.])
+    """
+    while len(vector) > 1:
+        half = len(vector) // 2
+        folded = vector[:half] + vector[half : 2 * half]
+        if len(vector) % 2:
+            folded[:1] += vector[-1:]
+        vector = folded
+    return vector
 
 
 def add_scaled(target: Any, values: Any, factor: Rate) -> None:
@@ -128,7 +145,9 @@ class Method:
         return type(self), *(getattr(self.config.algorithm, name) for name in self.step_options)
 
     def finish_clients(self, local: Local, current: Round) -> None:
-        """After the last local step: fill `client_sums` and update `tables`, for some of the clients."""
+        """After the last local step: fill `client_sums` and update `tables`, for some of the clients:
+        `current.clients[current.mine]`, in the order of the rows.
+        """
 
     # --- Server ---------------------------------------------------------------------------------------
 

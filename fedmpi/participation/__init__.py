@@ -18,7 +18,7 @@ from fedmpi.participation.availability import make_availability
 from fedmpi.participation.expectation import expected_weights
 
 # They register themselves, in the order in which their names are listed.
-from fedmpi.participation import chance, markov, sinusoidal, cyclic, traces  # isort: skip # noqa: F401
+from fedmpi.participation import chance, markov, sinusoidal, nonstationary, outages, cyclic, traces  # isort: skip # noqa: F401
 from fedmpi.participation import selection, schedule, weighting  # isort: skip # noqa: F401
 
 if TYPE_CHECKING:
@@ -56,7 +56,10 @@ class SelectedParticipation:
     def __init__(self, config: Config, num_clients: int, labels: ClientLabels | None = None) -> None:
         who = config.participation
         self._availability = make_availability(who, num_clients, config.run.seed, labels)
-        self._selection = SELECTIONS[who.selection](who.clients_per_round, num_clients, config.run.seed)
+        part = SELECTIONS.part(who.selection)
+        own = {name: getattr(who, name) for name in sorted(part.key_names - {"clients_per_round"})}
+        self._selection = part.make(who.clients_per_round, num_clients, config.run.seed, **own)
+        self._chances_are_known = not part.facts.get("chance_unknown")
         # A weighting that no one reads is not computed: it may not be defined here.
         self._weighting_name = who.weighting if config.weights_count else "equal"
         self._weighting = WEIGHTINGS[self._weighting_name]
@@ -97,6 +100,9 @@ class SelectedParticipation:
 
     def expected(self, t: int) -> np.ndarray | None:
         """E q_t^n of all clients in this run, where it is known (expectation.py)."""
+        alone = self._per_round is None and self._weighting_name != "equal"  # others do not matter
+        if not self._chances_are_known or not (alone or self._availability.is_independent):
+            return None
         everybody = np.arange(self._num_clients)
         try:
             stated = self._availability.probability(t, everybody)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class Availability:
     """The available clients of each round."""
 
+    is_independent = True  # whether a client's presence says nothing of another's in the same round
+
     def available(self, t: int) -> np.ndarray:
         """Ids of the available clients in ascending order."""
         raise NotImplementedError

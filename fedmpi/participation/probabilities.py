@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _SPARSE = 0.02  # below this share, drawing the clients is cheaper than one draw for each client
 
 
-def _by_labels(config: Config) -> bool:
-    return config.participation.probability_from == "labels"
+def _by(*names: str) -> Callable[[Config], bool]:
+    return lambda config: config.participation.probability_from in names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,20 +40,28 @@ class ProbabilityKeys:
         at_most=1,
     )
     probability_from: str | None = option(
-        None, "draw each client's probability from its labels, as FedAU does", choices=("labels",)
+        None,
+        "each client's probability from its labels, as FedAU (labels), FedAWE (label-halves) or MIFA "
+        "(min-label); from its number of samples; or drawn",
+        choices=("labels", "label-halves", "min-label", "size", "lognormal"),
     )
     mean_probability: float = option(
-        0.1, "labels: mean over an even mix of labels", above=0, at_most=1, has_effect=_by_labels
+        0.1, "labels: mean over an even mix of labels", above=0, at_most=1, has_effect=_by("labels")
     )
     min_probability: float = option(
-        0.02, "labels: lower limit of a probability", above=0, at_most=1, has_effect=_by_labels
-    )
+        0.02, "labels, min-label: lower limit of a probability", above=0, at_most=1,
+        has_effect=_by("labels", "min-label"),
+    )  # fmt: skip
     label_concentration: float = option(
         0.1,
         "labels: Dirichlet parameter of what labels contribute; small = uneven",
         above=0,
-        has_effect=_by_labels,
+        has_effect=_by("labels"),
     )
+    probability_skew: float = option(
+        0.5, "size, lognormal: how uneven clients are; 0 = all alike", at_least=0, at_most=0.99,
+        has_effect=_by("size", "lognormal"),
+    )  # fmt: skip
 
 
 def probability_conflicts(config: Config, *, is_needed: bool = True) -> Iterator[Finding]:
@@ -68,8 +76,11 @@ def probability_conflicts(config: Config, *, is_needed: bool = True) -> Iterator
             f'missing; availability = "{who.availability}" needs it, or probability_from = "labels"; '
             "expected a number, or one for each client",
         )
-    if who.probability_from == "labels" and config.data.dataset == "quadratic":
-        problem = '"labels" needs data with labels, which "quadratic" does not have; use probability'
+    if who.probability_from not in (None, "lognormal") and config.data.dataset == "quadratic":
+        problem = (
+            f'"{who.probability_from}" needs data with labels, which "quadratic" does not have; '
+            "use probability"
+        )
         yield "participation.probability_from", problem
     if who.probability_from == "labels" and who.min_probability > who.mean_probability:
         yield (
@@ -105,11 +116,21 @@ def client_probabilities(
     config: ParticipationConfig, num_clients: int, seed: int, labels: ClientLabels | None
 ) -> np.ndarray:
     """(num_clients,) as the config says: a number, a list, or drawn from the labels."""
-    if config.probability_from == "labels":
-        if labels is None:
-            raise UserError('config participation.probability_from = "labels": no labels are known here')
-        return label_probabilities(config, seed, labels)
-    return per_client(config, "probability", num_clients)
+    if config.probability_from is None:
+        return per_client(config, "probability", num_clients)
+    if config.probability_from == "lognormal":
+        return lognormal_probabilities(config, num_clients, seed)
+    if labels is None:
+        raise UserError(
+            f'config participation.probability_from = "{config.probability_from}": no labels are known here'
+        )
+    rules = {
+        "labels": label_probabilities,
+        "label-halves": halves_probabilities,
+        "min-label": min_label_probabilities,
+        "size": size_probabilities,
+    }
+    return rules[config.probability_from](config, seed, labels)
 
 
 def label_probabilities(config: ParticipationConfig, seed: int, labels: ClientLabels) -> np.ndarray:
@@ -121,6 +142,35 @@ def label_probabilities(config: ParticipationConfig, seed: int, labels: ClientLa
     contributions = rng.stream(seed, "label-probability").dirichlet(concentrations)
     wanted = config.mean_probability * labels.num_classes * labels.means(contributions)
     return np.clip(wanted, config.min_probability, 1)
+
+
+def halves_probabilities(config: ParticipationConfig, seed: int, labels: ClientLabels) -> np.ndarray:
+    """FedAWE's: p_n = sum_l share_{n,l} r_l, r uniform up to 1, for the second half of labels to 1/2."""
+    highest = np.where(np.arange(labels.num_classes) < labels.num_classes / 2, 1.0, 0.5)
+    return labels.means(highest * rng.stream(seed, "label-probability").random(labels.num_classes))
+
+
+def min_label_probabilities(config: ParticipationConfig, seed: int, labels: ClientLabels) -> np.ndarray:
+    """MIFA's: from `min_probability` for a client that has label 0 to 1 where the last is its smallest."""
+    part, smallest = labels.partition, np.full(labels.partition.num_clients, labels.num_classes - 1)
+    client_of = np.repeat(np.arange(part.num_clients), part.sizes)
+    np.minimum.at(smallest, client_of, labels.labels[part.order])
+    smallest[part.sizes == 0] = 0
+    least = config.min_probability
+    return least + (1 - least) * smallest / max(labels.num_classes - 1, 1)
+
+
+def size_probabilities(config: ParticipationConfig, seed: int, labels: ClientLabels) -> np.ndarray:
+    """FLGo's: (samples / most samples of a client) ** skew."""
+    sizes = labels.partition.sizes
+    return (sizes / max(sizes.max(), 1)) ** config.probability_skew
+
+
+def lognormal_probabilities(config: ParticipationConfig, num_clients: int, seed: int) -> np.ndarray:
+    """FLGo's: draws of a lognormal distribution with sigma = -ln(1 - skew), over the largest."""
+    sigma = -np.log1p(-config.probability_skew)
+    draws = rng.stream(seed, "lognormal-probability").lognormal(0.0, sigma, num_clients)
+    return draws / draws.max()
 
 
 def draw_clients(

@@ -16,8 +16,9 @@ from fedmpi.config.options import option
 from fedmpi.config.registry import SELECTIONS, Finding
 from fedmpi.data import rng
 
-# `selection(name, keys...)` registers a class (clients_per_round, num_clients, seed). A fact that others
-# ask for: `gives_weights`, where it decides both who takes part and with what weight.
+# `selection(name, keys...)` registers a class (clients_per_round, num_clients, seed, and what other keys it
+# declares, by name). Facts that others ask for: `gives_weights`, where it decides who takes part and with
+# what weight; `chance_unknown`, where S of those available do not all have the same chance.
 selection = SELECTIONS
 
 
@@ -27,7 +28,7 @@ class CountKeys:
 
     clients_per_round: int | None = option(
         None,
-        "S, for uniform, permutation and least-recent",
+        "S, for uniform, permutation, least-recent and minimum-separation",
         at_least=1,
         needed="an integer >= 1",
     )
@@ -164,6 +165,45 @@ class LeastRecent:
             shuffled = rng.at(self._seed, "selection", counter=t).permutation(available)
             oldest = np.argsort(self._last[shuffled], kind="stable")[: self._count]
             chosen = np.sort(shuffled[oldest])
+        self._last[chosen] = t
+        return chosen
+
+    def state(self) -> dict[str, np.ndarray]:
+        """When each client last took part."""
+        return {"last": self._last}
+
+    def restore(self, state: dict[str, np.ndarray], available: np.ndarray, turn: int) -> None:
+        """Continue."""
+        self._last = state["last"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeparationKeys:
+    """Of minimum-separation."""
+
+    min_separation: int | None = option(
+        None,
+        "minimum-separation: R, rounds that a client waits after each participation; 0 = uniform",
+        at_least=0,
+        needed="an integer >= 0",
+    )
+
+
+@selection("minimum-separation", CountKeys, SeparationKeys, conflicts=_count_conflicts, chance_unknown=True)
+class MinimumSeparation:
+    """S of the available clients that have waited for R rounds, at random; R = 0 is `uniform`.
+
+    Everybody may come in the first round. If fewer than S may come, all of them do (Sun et al., 2025).
+    """
+
+    def __init__(self, clients_per_round: int, num_clients: int, seed: int, min_separation: int) -> None:
+        self._uniform = Uniform(clients_per_round, num_clients, seed)
+        self._wait = min_separation
+        self._last = np.full(num_clients, -1 - min_separation)
+
+    def select(self, t: int, available: np.ndarray, turn: int) -> np.ndarray:
+        """A draw among those that have waited."""
+        chosen = self._uniform.select(t, available[t - self._last[available] > self._wait], turn)
         self._last[chosen] = t
         return chosen
 

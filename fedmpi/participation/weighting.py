@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from fedmpi.config.keys import Config
-from fedmpi.config.registry import AVAILABILITIES, WEIGHTINGS, Finding
+from fedmpi.config.registry import AVAILABILITIES, SELECTIONS, WEIGHTINGS, Finding
 
 Chances = Callable[[], np.ndarray]
 Weighting = Callable[[np.ndarray, int, Chances], np.ndarray]
@@ -39,6 +39,14 @@ def _inverse_conflicts(config: Config) -> Iterator[Finding]:
             "participation.weighting",
             f'"inverse-probability" needs a known probability, which availability = "{who.availability}" '
             f'does not have; use one of {names}, or weighting = "equal" or "all"',
+        )
+        return
+    if SELECTIONS.fact(who.selection, "chance_unknown"):
+        yield (
+            "participation.weighting",
+            f'"inverse-probability" with selection = "{who.selection}": the chance to be chosen depends on '
+            'the rounds before; use weighting = "equal" or "all", or algorithm.name = "debiasing-fedavg" '
+            'or "fedau", which estimate it',
         )
         return
     is_by_chance = AVAILABILITIES.fact(who.availability, "is_by_chance")

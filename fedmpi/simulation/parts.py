@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from fedmpi.config.records import replace
 from fedmpi.errors import ClientError
 from fedmpi.methods import Method, Round, ServerState
 from fedmpi.simulation.client import Failures, Task
@@ -55,7 +56,7 @@ class Part:
         if failures.of(task):
             return
         try:
-            order.method.finish_clients(task.local, order.current)
+            order.method.finish_clients(task.local, replace(order.current, mine=self.mine))
         except Exception as error:
             failures.add(task, task.works, error)
             return

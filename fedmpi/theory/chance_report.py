@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 FAILURE = 0.05  # c
 # Methods that correct for how often clients take part, or remember the absent ones.
-CORRECTING = ("fedau", "mifa", "fedvarp", "fedlaavg", "focus", "scaffold", "amplified-scaffold")
+CORRECTING = (
+    "fedau", "mifa", "fedvarp", "fedlaavg", "focus", "scaffold", "amplified-scaffold", "debiasing-fedavg",
+    "feddyn",
+)  # fmt: skip
 
 
 def bias_report(adviser: Adviser) -> dict[str, Any]:

@@ -41,6 +41,11 @@ CASES = {
     ),
     "fedavgm": ("fedavgm", {}, twins.FedAvg, {}),
     "focus": ("focus", {}, twins.Focus, {}),
+    "fedstale": ("fedstale", {"beta": 0.7}, twins.FedStale, {"beta": 0.7}),
+    "debiasing-fedavg": ("debiasing-fedavg", {}, twins.DebiasingFedAvg, {}),
+    "fedexp": ("fedexp", {}, twins.FedExP, {"epsilon": 1e-3}),
+    "fedexp, small epsilon": ("fedexp", {"epsilon": 1e-4}, twins.FedExP, {"epsilon": 1e-4}),
+    "feddyn": ("feddyn", {"alpha": 0.6}, twins.FedDyn, {"alpha": 0.6}),
 }
 
 QUADRATIC = """
@@ -315,6 +320,64 @@ def test_no_pull_and_no_momentum_are_fedavg(comm, keys):
     _, special = quadratic(comm, SOME, **keys)
     _, plain = quadratic(comm, SOME)
     assert_close(special, plain)
+
+
+def test_fedstale_without_memory_is_fedavg_with_known_probabilities(comm):
+    """beta = 0 with the weights 1 / (N p_n): the same bits as FedAvg with them."""
+    known = AT_RANDOM.format("all").replace("clients_per_round = 3", 'weighting = "inverse-probability"')
+    _, stale = quadratic(comm, known, name='"fedstale"', beta=0)
+    _, plain = quadratic(comm, known)
+    np.testing.assert_array_equal(stale, plain)
+
+
+@pytest.mark.parametrize("who", [SOME, EVERYBODY])
+def test_fedstale_with_beta_one_is_fedvarp(comm, who):
+    """beta = 1 with the weights 1/S: FedVARP."""
+    _, stale = quadratic(comm, who, name='"fedstale"', beta=1)
+    _, varp = quadratic(comm, who, name='"fedvarp"')
+    assert_close(stale, varp)
+
+
+def test_debiasing_fedavg_with_everybody_is_fedavg(comm):
+    """Everybody in every round: all rates are 1."""
+    _, debiasing = quadratic(comm, EVERYBODY, name='"debiasing-fedavg"')
+    _, plain = quadratic(comm, EVERYBODY)
+    assert_close(debiasing, plain)
+
+
+def test_debiasing_fedavg_learns_the_known_probability(comm):
+    """In a long run its weights come to 1 / (N p_n)."""
+    probability = [0.2, 0.9, 0.4, 0.7, 0.5, 0.3, 0.8, 0.6]
+    simulation, _ = quadratic(
+        comm, f'availability = "bernoulli"\nprobability = {probability}\nselection = "all"',
+        rounds=1500, name='"debiasing-fedavg"', local_lr=1e-4,
+    )  # fmt: skip
+    method, everybody = simulation.method, np.arange(8)
+    _, weights = method.participants(simulation.state, 1499, everybody, np.ones(8))
+    np.testing.assert_allclose(weights * 8 * probability, 1, atol=0.15)
+
+
+def test_fedexp_with_a_large_epsilon_is_fedavg(comm):
+    """The server's rate is never below 1."""
+    _, careful = quadratic(comm, SOME, name='"fedexp"', epsilon=1e9)
+    _, plain = quadratic(comm, SOME)
+    np.testing.assert_array_equal(careful, plain)
+
+
+def test_fedexp_goes_further_where_clients_disagree(comm):
+    """Where updates nearly cancel, the rate is above 1."""
+    _, further = quadratic(comm, SOME, name='"fedexp"', epsilon=1e-4)
+    _, plain = quadratic(comm, SOME)
+    assert np.abs(further - np.array(plain)).max() > 1e-3
+
+
+@pytest.mark.parametrize("who", [SOME, EVERYBODY])
+def test_feddyns_server_keeps_the_mean_of_the_clients(comm, who):
+    """h = mean of h_n, always."""
+    simulation, _ = quadratic(comm, who, name='"feddyn"', alpha=0.5)
+    control = simulation.state.extras["control"]
+    assert np.abs(control).max() > 0.01
+    assert_close(control, table(comm, simulation, "control").mean(axis=0), 1e-7)
 
 
 def test_fedavgm_is_fedavg_with_server_momentum(comm):

@@ -34,6 +34,8 @@ CASES = {
     "scaffold": (*EVERYBODY, 'algorithm.name="scaffold"'),
     "amplified-scaffold": (*EVERYBODY, 'algorithm.name="amplified-scaffold"', "algorithm.amplify_every=2"),
     "focus": (*EVERYBODY, 'algorithm.name="focus"'),
+    "fedexp": (*EVERYBODY, 'algorithm.name="fedexp"', "algorithm.epsilon=1e-4"),
+    "fedstale": (*EVERYBODY, 'algorithm.name="fedstale"'),
 }  # fmt: skip
 
 

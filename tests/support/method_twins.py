@@ -322,3 +322,92 @@ class Focus(FedAvg):
                 self.h[n] = g
             self.tracker = self.tracker + z
         return -self.p.gamma(t) * self.tracker
+
+
+class FedStale(FedAvg):
+    """Rodio & Neglia (2024), Algorithm 1, with any weights q for their 1 / (N p).
+
+    v = sum over those present of q_n (D_n - beta h_n) + beta (1/N) sum over all n of h_n, with the h_n of
+    before; x <- x + eta v; then h_n <- D_n for those present.
+    """
+
+    def __init__(self, problem: Problem, beta: float) -> None:
+        super().__init__(problem)
+        self.beta, self.table = beta, self.zeros.copy()
+
+    def round(self, t, x, who):
+        if not who:
+            return None
+        stale = self.beta * self.table
+        added = stale.mean(axis=0)
+        for n in who:
+            self.table[n] = self.local(t, n, x)
+            added = added + self.p.q[t, n] * (self.table[n] - stale[n])
+        return added
+
+
+class DebiasingFedAvg(FedAvg):
+    """Sun et al. (2025), Debiasing FedAvg: estimates from visits, on line, of all clients in every round.
+
+    A running mean of "was there": r <- r + (1[there] - r) / (rounds so far), for everybody; then
+    x <- x + (1/N) sum over those present of D_n / r_n.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.rounds, self.rate = 0, np.zeros(self.n_all)
+
+    def round(self, t, x, who):
+        self.rounds += 1
+        there = np.isin(np.arange(self.n_all), who)
+        self.rate = self.rate + (there - self.rate) / self.rounds
+        if not who:
+            return None
+        return sum(self.local(t, n, x) / self.rate[n] for n in who) / self.n_all
+
+
+class FedExP(FedAvg):
+    """Jhunjhunwala, Wang & Joshi (2023), Algorithm 1; other weights p as their main.py, with `p_sum`.
+
+    eta_g = max(1, sum of p_n |D_n|^2 / (2 (|sum of p_n D_n|^2 + epsilon))), where p = q / sum of q;
+    x <- x + eta_g sum of q_n D_n.
+    """
+
+    def __init__(self, problem: Problem, epsilon: float) -> None:
+        super().__init__(problem)
+        self.epsilon = epsilon
+
+    def round(self, t, x, who):
+        if not who:
+            return None
+        updates, q = np.array([self.local(t, n, x) for n in who]), self.p.q[t, who]
+        p = q / q.sum()
+        squares = p @ np.linalg.norm(updates, axis=1) ** 2
+        rate = squares / (2 * (np.linalg.norm(p @ updates) ** 2 + self.epsilon))
+        return max(1.0, rate) * (q @ updates)
+
+
+class FedDyn(FedAvg):
+    """Acar et al. (2021), Algorithm 1, whose argmin is taken by I steps of SGD, as in their code.
+
+    Client: L(y) = F_n(y) - <h_n, y> + (alpha/2) |y - x|^2; h_n <- h_n - alpha (y_I - x).
+    Server: h <- h - alpha (1/N) sum over those present of (y_I - x); x <- mean of y_I - h / alpha.
+    """
+
+    def __init__(self, problem: Problem, alpha: float) -> None:
+        super().__init__(problem)
+        self.alpha, self.control, self.h = alpha, self.zeros.copy(), np.zeros(len(problem.x_0))
+
+    def round(self, t, x, who):
+        if not who:
+            return None
+        mean, total = np.zeros(len(x)), np.zeros(len(x))
+        for n in who:
+            y = x
+            for _ in range(self.p.local_steps):
+                slope = self.p.sample(n, y) - self.control[n] + self.alpha * (y - x)
+                y = y - self.p.gamma(t) * slope
+            self.control[n] = self.control[n] - self.alpha * (y - x)
+            mean, total = mean + self.p.q[t, n] * (y - x), total + (y - x)
+        self.h = self.h - self.alpha * total / self.n_all
+        return mean - self.h / self.alpha

@@ -37,6 +37,13 @@ AVAILABILITIES = {
     "bernoulli": {"availability": "bernoulli", "probability": 0.4},
     "markov": {"availability": "markov", "to_active": 0.1, "to_inactive": 0.2},
     "sinusoidal": {"availability": "sinusoidal", "probability": 0.4, "amplitude": 0.4, "rounds_per_day": 9},
+    "non-stationary": {"availability": "non-stationary", "probability": 0.5, "shape": "staircase"},
+    "outages": {
+        "availability": "outages",
+        "probability": 0.6,
+        "outage_groups": 3,
+        "outage_probability": 0.4,
+    },
     "cyclic": {"availability": "cyclic", "probability": 0.4, "cycle_rounds": 11},
     "trace": {"availability": "trace", "trace": "trace.csv", "trace_period": 12},
     "function": {"availability": "who_comes:some"},
@@ -45,6 +52,7 @@ STATELESS = {"all": {"selection": "all"}, "uniform": {"selection": "uniform", "c
 WITH_STATE = {
     "permutation": {"selection": "permutation", "clients_per_round": 4},
     "least-recent": {"selection": "least-recent", "clients_per_round": 4},
+    "minimum-separation": {"selection": "minimum-separation", "clients_per_round": 4, "min_separation": 2},
 }
 Answer = tuple[np.ndarray, np.ndarray]
 

@@ -83,6 +83,7 @@ def test_bernoulli_with_a_list_gives_each_client_its_own():
         {"availability": "markov", "to_active": 0.3, "to_inactive": 0.3},
         {"availability": "sinusoidal", "probability": 0.5, "amplitude": 0.2, "rounds_per_day": 10.0},
         {"availability": "periodic", "num_groups": 2, "rounds_per_group": 5, "probability": 0.5},
+        {"availability": "non-stationary", "probability": 0.5, "shape": "sine"},
     ],
     ids=lambda who: who["availability"],
 )
@@ -242,6 +243,7 @@ def test_a_list_of_the_wrong_length_is_refused_where_n_comes_from_the_data(key):
         {"availability": "bernoulli", "probability": [0.1, 0.2, 0.5, 0.8, 1.0]},
         {"availability": "markov", "to_active": [0.1, 0.2, 0.5, 0.8, 1.0], "to_inactive": 0.4},
         {"availability": "sinusoidal", "probability": 0.5, "amplitude": 0.4, "rounds_per_day": 7},
+        {"availability": "non-stationary", "probability": 0.9, "shape": "staircase"},
         {"selection": "uniform", "clients_per_round": 2},
         {"selection": "permutation", "clients_per_round": 2},
     ],

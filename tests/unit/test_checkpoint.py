@@ -377,6 +377,7 @@ AVAILABILITIES = {
     "strict": {"availability": "who_is_there:strict"},
     "bernoulli": {"availability": "bernoulli", "probability": 0.4},
     "markov": {"availability": "markov", "to_active": 0.1, "to_inactive": 0.2},
+    "non-stationary": {"availability": "non-stationary", "probability": 0.5, "shape": "staircase"},
     "cyclic": {"availability": "cyclic", "probability": 0.4, "cycle_rounds": 11},
     "sinusoidal": {
         "availability": "sinusoidal",
@@ -397,6 +398,7 @@ SELECTIONS = {
     "permutation of 7": {"selection": "permutation", "clients_per_round": 7},
     "permutation of 10": {"selection": "permutation", "clients_per_round": 10},
     "permutation of 1": {"selection": "permutation", "clients_per_round": 1},
+    "separation": {"selection": "minimum-separation", "clients_per_round": 7, "min_separation": 2},
 }
 
 

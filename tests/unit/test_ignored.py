@@ -12,7 +12,9 @@ from fedmpi.methods import Round, make_method
 from tests.support.configs import SMALL
 
 WARMUP = ["warmup.num_rounds=2", "warmup.local_lr=0.1"]
-WEIGH_THEMSELVES = {"mifa", "fedlaavg", "fedau", "fedvarp", "focus", "wait-minibatch", "wait-full"}
+WEIGH_THEMSELVES = {
+    "mifa", "fedlaavg", "fedau", "fedvarp", "focus", "wait-minibatch", "wait-full", "debiasing-fedavg",
+}  # fmt: skip
 
 
 def overrides_of(method: str) -> list[str]:
@@ -25,7 +27,9 @@ def overrides_of(method: str) -> list[str]:
     return [f"algorithm.name={method}", *others.get(method, [])]
 
 
-@pytest.mark.parametrize("method", ["mifa", "fedlaavg", "fedavg", "fedau", "fedvarp", "focus"])
+@pytest.mark.parametrize(
+    "method", ["mifa", "fedlaavg", "fedavg", "fedau", "fedvarp", "focus", "fedstale", "fedexp", "feddyn"]
+)
 def test_a_round_without_participants(fedmpi_cli, tmp_path, method):
     """MIFA and FedLaAvg move by the remembered mean, and evaluations see it; the others stay."""
     (tmp_path / "c.toml").write_text(SMALL)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from fedmpi.config import validate
-from fedmpi.errors import UserError
+from fedmpi.errors import ConfigError, UserError
 from fedmpi.experiments.preview import table_lines
 from fedmpi.methods import Method, Round, make_method
 from fedmpi.participation import make_participation
-from fedmpi.participation.selection import LeastRecent
+from fedmpi.participation.selection import LeastRecent, MinimumSeparation, Uniform
 from tests.support.configs import SMALL
 
 
@@ -84,6 +84,42 @@ def test_least_recent_can_be_resumed():
     resumed.restore(10, {name: value.copy() for name, value in original.state().items()})
     for t in range(10, 30):
         assert resumed.weights(t)[0].tolist() == original.weights(t)[0].tolist()
+
+
+@pytest.mark.parametrize("wait", [1, 3, 9])
+def test_minimum_separation_waits(wait):
+    """Nobody comes again before R rounds have passed, and S come whenever so many may."""
+    draws, selection = np.random.default_rng(3), MinimumSeparation(4, 20, 7, min_separation=wait)
+    last = np.full(20, -100)
+    for t in range(300):
+        available = np.flatnonzero(draws.random(20) < 0.7)
+        chosen = selection.select(t, available, 0)
+        assert len(chosen) == min(4, np.count_nonzero(t - last[available] > wait))
+        assert set(chosen) <= set(available)
+        assert (t - last[chosen] > wait).all()
+        last[chosen] = t
+
+
+def test_minimum_separation_at_its_ends():
+    """R = 0 is the uniform draw; R = N - 1 with S = 1 a fixed order of all clients, again and again."""
+    free, uniform = MinimumSeparation(4, 20, 7, min_separation=0), Uniform(4, 20, 7)
+    cyclic, everybody = MinimumSeparation(1, 6, 7, min_separation=5), np.arange(20)
+    for t in range(30):
+        assert free.select(t, everybody, 0).tolist() == uniform.select(t, everybody, 0).tolist()
+    order = [int(cyclic.select(t, np.arange(6), 0)[0]) for t in range(24)]
+    assert order == order[:6] * 4
+    assert sorted(order[:6]) == list(range(6))
+
+
+def test_minimum_separation_has_no_known_chance():
+    """Weights by the probability are refused, with methods that estimate it; expected weights unknown."""
+    overrides = ["participation.selection=minimum-separation", "participation.min_separation=1"]
+    config = validate.parse(SMALL, "c.toml", overrides)
+    assert make_participation(config, 7).expected(0) is None
+    with pytest.raises(ConfigError, match="debiasing-fedavg"):
+        validate.parse(SMALL, "c.toml", [*overrides, "participation.weighting=inverse-probability"])
+    with pytest.raises(ConfigError, match="min_separation: missing"):
+        validate.parse(SMALL, "c.toml", overrides[:1])
 
 
 class Own(Method):

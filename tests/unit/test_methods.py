@@ -194,7 +194,8 @@ CLASSES = {
     "fedavg": "GeneralizedFedAvg", "fedavgm": "FedAvgM", "fedadam": "FedAdam", "fedyogi": "FedYogi",
     "fedau": "FedAU", "fedprox": "FedProx", "fedvarp": "FedVarp", "focus": "Focus", "mifa": "Mifa",
     "fedlaavg": "FedLaAvg", "scaffold": "Scaffold", "amplified-scaffold": "AmplifiedScaffold",
-    "wait-minibatch": "WaitMinibatch", "wait-full": "WaitFull",
+    "wait-minibatch": "WaitMinibatch", "wait-full": "WaitFull", "fedstale": "FedStale",
+    "debiasing-fedavg": "DebiasingFedAvg", "fedexp": "FedExP", "feddyn": "FedDyn",
 }  # fmt: skip
 NEEDED = {
     "fedlaavg": ["participation.selection=least-recent"],

@@ -127,7 +127,7 @@ CLASHES = {
     ),
     "from elsewhere": (
         {"availability": "bernoulli", "probability_from": "sizes"},
-        ['participation.probability_from = "sizes": expected one of "labels"'],
+        ['participation.probability_from = "sizes": expected one of "labels", "label-halves"'],
     ),
     "weights of a trace": (
         {"availability": "trace", "trace": "t.csv", "weighting": "inverse-probability"},
