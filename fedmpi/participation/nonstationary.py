@@ -46,6 +46,7 @@ class NonStationaryKeys:
 @availability(
     "non-stationary", NonStationaryKeys, ProbabilityKeys, conflicts=probability_conflicts,
     knows_probability=True, is_by_chance=lambda who: True, cycle=lambda who: who.shape_rounds,
+    start={"probability": 0.3, "shape": "sine", "shape_rounds": 20},
 )  # fmt: skip
 class NonStationary(Drawn):
     """p_n(t) = p_n f(t), with f a sine, a sine with a cut-off, or a staircase of two steps (FedAWE).

@@ -47,6 +47,7 @@ def _conflicts(config: Config) -> Iterator[Finding]:
 
 @availability(
     "outages", OutageKeys, ProbabilityKeys, conflicts=_conflicts,
+    start={"probability": 0.3, "outage_groups": 5, "outage_probability": 0.2},
     knows_probability=True, is_by_chance=lambda who: True,
 )  # fmt: skip
 class Outages(Drawn):
