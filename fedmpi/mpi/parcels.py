@@ -83,7 +83,7 @@ def _written(parts: list[np.ndarray]) -> str | None:
     try:
         if shutil.disk_usage(_MEMORY).free < 2 * total:
             return None
-        handle, path = tempfile.mkstemp(prefix="fedmpi-", dir=_MEMORY)
+        handle, path = tempfile.mkstemp(prefix="fedmpi-parcel-", dir=_MEMORY)
         with os.fdopen(handle, "wb") as file:
             for part in parts:
                 file.write(part.data)

@@ -210,7 +210,7 @@ def test_arrays_of_a_parcel_are_shared_on_a_node(comm, monkeypatch):
         if comm.size > 1 and place == "/dev/shm":
             assert not got["a"].flags.writeable
             assert got["a"].ctypes.data % 8 == 0
-    assert not list(Path("/dev/shm").glob("fedmpi-*"))
+    assert not list(Path("/dev/shm").glob("fedmpi-parcel-*"))
 
 
 def test_large_objects_travel_in_pieces(comm, monkeypatch):
