@@ -107,10 +107,10 @@ def test_a_file_costs_one_more_wait_a_round(comm, simulated, folder):
 
 
 def test_a_gpu_that_is_too_small_is_refused_with_the_arithmetic(comm, simulated, folder):
-    """Before the first round: data, evaluation sets, tables, vectors."""
+    """Before the first round: data and evaluation sets; vectors (tables: tests/unit/test_memory.py)."""
     simulated_gpu.set_limit(simulated_gpu.live_bytes() + 50_000)
     with pytest.raises(UserError, match=r"GPU.*train on \+ 660 for evaluation.*MB are available"):
         run_to(comm, config_of("fedavg", "cuda"), folder / "a.h5")
     simulated_gpu.set_limit(simulated_gpu.live_bytes() + 75_000)
-    with pytest.raises(UserError, match=r"keeps 1 x 14 clients x 370 parameters"):
-        run_to(comm, config_of("scaffold", "cuda", "data.num_clients=14"), folder / "b.h5")
+    with pytest.raises(UserError, match=r"370 parameters x \(7 x 8 bytes for x, u, .* are available"):
+        run_to(comm, config_of("fedavg", "cuda"), folder / "a.h5")
