@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
 from collections import Counter
 from pathlib import Path
@@ -32,7 +31,7 @@ def sweep(args: argparse.Namespace) -> int:
             print(listing(Store(args.out), _choose(load_sweep(args.sweep), args.index)))
         return EXIT_DONE
     stop, pack = StopRequest().listen(), pack_size(args.pack)
-    with mpi.session(simulates=not args.dry_run) as world, contextlib.ExitStack() as held:
+    with mpi.session(simulates=not args.dry_run) as world:
         points = world.on_root(lambda: _choose(load_sweep(args.sweep), args.index))
         width = args.ranks_per_run or (1 if args.index is None else world.size)
         if width > world.size:
@@ -49,8 +48,6 @@ def sweep(args: argparse.Namespace) -> int:
             return EXIT_DONE
         # The whole plan is stored, even by a job that does one run of it.
         plan = world.on_root(lambda: load_sweep(args.sweep))
-        minutes, beside = points[0].config.run.stall_minutes, Path(args.out) / "sweep"
-        held.enter_context(watching(world, minutes, beside, is_sweep=True))
         return do_sweep(world, group, points, plan, args.out, args.sweep, stop, pack)
 
 
@@ -85,7 +82,8 @@ def do_sweep(
         notes = notes_on_packs(configs, on_gpu=uses_gpu(configs[0])) if pack != 1 else []
         for note in filter(None, [*notes, login_node_note()]):
             print(f"note: {note}", flush=True)
-    outcome = job.do_sweep(world, group, points, plan, folder, stop, screen, pack=pack)
+    with watching(world, points[0].config.run.stall_minutes, store.folder / "sweep", is_sweep=True):
+        outcome = job.do_sweep(world, group, points, plan, folder, stop, screen, pack=pack)
     if world.is_root:
         _print_outcome(outcome, store)
     counts = Counter(outcome.states.values())
