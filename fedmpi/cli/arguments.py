@@ -122,6 +122,10 @@ def _add_sweeping(commands: argparse._SubParsersAction) -> None:
     )
     reproduce.add_argument("name", help="such as periodic, methods, intervals (configs/README.md has all)")
     reproduce.add_argument("--quick", action="store_true", help="in minutes: fewer images, rounds, seeds")
+    reproduce.add_argument("--seeds", type=_seed_list, metavar="LIST", help="other ones: 4,5 or 4-13")
+    reproduce.add_argument("--only", type=_names, metavar="CASE,...", help="some methods or settings")
+    reproduce.add_argument("--rounds", type=_positive, help="instead of the published number")
+    reproduce.add_argument("--resume", action="store_true", help="go on with all in the folder; add to it")
     reproduce.add_argument("--pack", default="auto", metavar="auto|1|K", help="as of sweep")
     reproduce.add_argument("--out", metavar="DIR", help="folder (default: reproduced/NAME)")
 
@@ -279,3 +283,14 @@ def _names(text: str) -> list[str]:
 
 def _rank_list(text: str) -> list[int]:
     return [_positive(part.strip()) for part in text.split(",")]
+
+
+def _seed_list(text: str) -> list[int]:
+    seeds: dict[int, None] = {}
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        low = _index(first)
+        seeds |= dict.fromkeys(range(low, (_index(last) if last else low) + 1))
+    if not seeds:
+        raise argparse.ArgumentTypeError(f"{text!r} has no seed")
+    return list(seeds)

@@ -8,10 +8,10 @@ from pathlib import Path
 from fedmpi import mpi
 from fedmpi.cli.sweep import do_sweep
 from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_FAILURE, EXIT_STOPPED, UserError, did_you_mean
-from fedmpi.experiments.reproduce import HERE, RECIPES, Recipe
+from fedmpi.experiments.reproduce import RECIPES, Recipe
+from fedmpi.experiments.reproduce.request import Request, settle_on_root
 from fedmpi.experiments.sweep.best import best_groups, best_lines, collect
 from fedmpi.experiments.sweep.packing import pack_size
-from fedmpi.experiments.sweep.points import Point, load_sweep
 from fedmpi.experiments.sweep.store import Store
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.storage.columns import METRICS
@@ -25,31 +25,30 @@ def reproduce(args: argparse.Namespace) -> int:
         raise UserError(f"reproduce {args.name}: unknown experiment; {did_you_mean(args.name, RECIPES)}")
     recipe = RECIPES[args.name]
     folder = Path(args.out or f"reproduced/{args.name}{'-quick' * args.quick}")
+    wanted = Request(quick=args.quick, seeds=args.seeds, only=args.only, rounds=args.rounds)
+    wanted.runs(recipe)  # refuses what the recipe does not have, before anything is written
     stop, pack = StopRequest().listen(), pack_size(args.pack)
     with mpi.session() as world:
+        request = world.on_root(lambda: settle_on_root(wanted, folder, resume=args.resume))
         if world.is_root:
-            print(f"fedmpi reproduce {args.name}: {recipe.claim}", flush=True)
-            if args.quick and recipe.quick_base:
-                print(
-                    "quick: 6,000 images of FashionMNIST, fewer rounds, one seed; not the real results",
-                    flush=True,
-                )
+            _introduce(args.name, request)
+        runs = world.on_root(lambda: request.runs(recipe))
         alone, statuses = world.split(world.rank), []
-        for name in recipe.sweeps:
-            points = world.on_root(lambda name=name: _points(recipe, name, quick=args.quick))
+        for name, points in runs.items():
             statuses.append(do_sweep(world, alone, points, points, folder / name, name, stop, pack))
             if statuses[-1] == EXIT_STOPPED:
                 return EXIT_STOPPED
-        stores = [Store(folder / name) for name in recipe.sweeps]
+        stores = [Store(folder / name) for name in runs]
         world.try_on_root(lambda: _show(recipe, stores, folder))
     return next((code for code in (EXIT_FAILURE, EXIT_DIVERGED) if code in statuses), EXIT_DONE)
 
 
-def _points(recipe: Recipe, name: str, *, quick: bool) -> list[Point]:
-    """The runs of one sweep of a recipe."""
-    if not quick or not recipe.quick_base:
-        return load_sweep(HERE / f"{name}.toml")
-    return load_sweep(HERE / f"{name}.toml", base=f"{recipe.quick_base}.toml", seeds=[1])
+def _introduce(name: str, request: Request) -> None:
+    """Rank 0: what is to be shown, and what a quick version is worth."""
+    recipe = RECIPES[name]
+    print(f"fedmpi reproduce {name}: {recipe.claim}", flush=True)
+    if request.quick and recipe.quick_base:
+        print("quick: 6,000 images of FashionMNIST, fewer rounds; not the real results", flush=True)
 
 
 def _show(recipe: Recipe, stores: list[Store], folder: Path) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pandas
 
+from fedmpi.results.compare import first_difference
 from fedmpi.results.settled import settled
+from fedmpi.storage.reader import load_run
 from tests.support.bands import bands
+from tests.support.commands import in_process
+from tests.support.jobs import Job, has_rounds, wait_until
 
 # Training loss at the end: the first is lower than the second.
 ORDER = [
@@ -34,3 +38,21 @@ def test_the_order_of_methods(mpirun, tmp_path):
     for better, worse in ORDER:
         assert losses[better] < losses[worse]
         assert f"{better} " in done.stdout
+
+
+def test_killed_and_gone_on_with(tmp_path):
+    """Killed in mid-run, `--resume` ends with the bits of an undisturbed run, on other ranks."""
+    words = ("reproduce", "periodic", "--quick", "--out", "r")
+    chosen = ("--only", "SCAFFOLD,Amplified-SCAFFOLD", "--seeds", 4)
+    names = [f"periodic/{name}_seed-4.h5" for name in ("SCAFFOLD", "Amplified-SCAFFOLD")]
+    job = Job(tmp_path, 2, *words, *chosen)
+    wait_until(lambda: any(has_rounds(tmp_path / "r" / name, 10) for name in names), "rounds")
+    job.kill_all()
+    assert not all(has_rounds(tmp_path / "r" / name, 400) for name in names)
+    done = in_process(tmp_path, *words, "--resume")
+    assert done.returncode == 0, done.stdout + done.stderr
+    whole = in_process(tmp_path, *words[:-1], "w", *chosen)
+    assert whole.returncode == 0, whole.stdout + whole.stderr
+    assert (tmp_path / "r" / "curves.csv").read_text() == (tmp_path / "w" / "curves.csv").read_text()
+    for name in names:
+        assert first_difference(load_run(tmp_path / "r" / name), load_run(tmp_path / "w" / name)) is None

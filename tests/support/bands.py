@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedmpi.cli.reproduce import _points
 from fedmpi.config import Config, validate
 from fedmpi.config.toml import toml_value
 from fedmpi.experiments.reproduce import RECIPES
+from fedmpi.experiments.reproduce.request import Request
 from fedmpi.participation.cycle import stored_cycle
 from fedmpi.results.groups import without_seed
 from fedmpi.results.settled import settled
@@ -55,7 +55,7 @@ def cases() -> dict[str, Config]:
         ("regularized", _PAPER, 1.0),
         ("periodic", {}, 1.0),
     ):
-        for point in _points(RECIPES[recipe], recipe, quick=True):
+        for point in Request(quick=True).runs(RECIPES[recipe])[recipe]:
             found[f"{recipe}/{without_seed(point.name)}"] = _changed(point.config, settings, slower)
     return found
 

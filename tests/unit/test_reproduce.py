@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pandas
 import pytest
 
-from fedmpi.cli.reproduce import _points
 from fedmpi.experiments.reproduce import HERE, RECIPES
+from fedmpi.experiments.reproduce.request import Request
 from fedmpi.experiments.sweep.best import Group, best_groups
 from fedmpi.experiments.sweep.points import load_sweep
 from fedmpi.experiments.sweep.store import METRICS
+from fedmpi.results.compare import first_difference
 from fedmpi.results.plots.picture import PRESETS
+from fedmpi.storage.reader import load_run
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -19,7 +22,7 @@ def test_recipes_are_valid(name):
     assert not recipe.preset or recipe.preset in PRESETS
     assert recipe.metric in METRICS
     for sweep in recipe.sweeps:
-        whole, quick = (_points(recipe, sweep, quick=q) for q in (False, True))
+        whole, quick = (Request(quick=q).runs(recipe)[sweep] for q in (False, True))
         if recipe.quick_base:
             assert {point.seed for point in quick} == {1}
             assert {point.config.data.dataset for point in quick} == {"fashion-mini"}
@@ -81,3 +84,71 @@ def test_an_unknown_experiment_is_told(fedmpi_cli):
     done = fedmpi_cli("reproduce", "intervalls")
     assert done.returncode == 2
     assert "did you mean intervals?" in done.stderr
+
+
+def appendix(fedmpi_cli, *words):
+    """One setting of the appendix's example, six rounds of it."""
+    return fedmpi_cli(
+        "reproduce", "appendix", "--only", "gamma-0.05-eta-1", "--rounds", 6, "--out", "r", *words
+    )
+
+
+def test_other_seeds_rounds_and_some_settings(fedmpi_cli, tmp_path):
+    """--seeds, --rounds and --only: those runs, and no others."""
+    done = appendix(fedmpi_cli, "--seeds", "7,9-10")
+    assert done.returncode == 0, done.stderr
+    names = {f"gamma-0.05-eta-1_seed-{seed}" for seed in (7, 9, 10)}
+    assert {path.stem for path in (tmp_path / "r" / "appendix").glob("*.h5")} == names
+    curves = pandas.read_csv(tmp_path / "r" / "curves.csv")
+    assert set(curves["name"]) == names
+    assert curves["round"].max() == 6
+
+
+def test_a_reproduction_is_gone_on_with(fedmpi_cli, tmp_path):
+    """--resume keeps what the folder was asked for, adds a seed, and more rounds with the same bits."""
+    assert appendix(fedmpi_cli, "--seeds", 7).returncode == 0
+    done = fedmpi_cli("reproduce", "appendix", "--out", "r", "--resume", "--seeds", 8, "--rounds", 9)
+    assert done.returncode == 0, done.stderr
+    curves = pandas.read_csv(tmp_path / "r" / "curves.csv").set_index(["seed", "round"])
+    assert set(curves.index) == {(seed, t) for seed in (7, 8) for t in range(10)}
+    whole = fedmpi_cli("reproduce", "appendix", "--out", "w", "--seeds", "7,8", "--rounds", 9)
+    assert whole.returncode == 0, whole.stderr
+    name = "appendix/gamma-0.05-eta-1_seed-7.h5"
+    assert first_difference(load_run(tmp_path / "r" / name), load_run(tmp_path / "w" / name)) is None
+
+
+def test_another_request_is_no_accident(fedmpi_cli, tmp_path):
+    """Without --resume other things in the same folder are refused; the same again is not."""
+    assert appendix(fedmpi_cli, "--seeds", 7).returncode == 0
+    before = (tmp_path / "r" / "curves.csv").read_bytes()
+    done = appendix(fedmpi_cli, "--seeds", "7,8")
+    assert done.returncode == 2
+    assert "was begun with --seeds 7, this command says --seeds 7,8; add --resume" in done.stderr
+    assert (tmp_path / "r" / "curves.csv").read_bytes() == before
+    assert appendix(fedmpi_cli, "--seeds", 7).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--only", "gamma-0.05-eta-3"), "no setting of it; did you mean gamma-0.05-eta-"),
+        (("--seeds", "4,x"), "'x' is not an integer"),
+        (("--seeds", "9-4"), "'9-4' has no seed"),
+        (("--rounds", "0"), "'0' is not an integer >= 1"),
+    ],
+)
+def test_requests_that_make_no_sense(fedmpi_cli, tmp_path, words, text):
+    """Status 2, what is wrong, and nothing is written."""
+    done = fedmpi_cli("reproduce", "appendix", "--out", "r", *words)
+    assert done.returncode == 2
+    assert text in done.stderr
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_damaged_request_is_told(fedmpi_cli, tmp_path):
+    """A file that was cut names itself, and what to do."""
+    assert appendix(fedmpi_cli, "--seeds", 7).returncode == 0
+    (tmp_path / "r" / "request.json").write_text('{"seeds": [')
+    done = appendix(fedmpi_cli, "--seeds", 7)
+    assert done.returncode == 2
+    assert "request.json: damaged" in done.stderr

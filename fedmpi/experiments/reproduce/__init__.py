@@ -48,6 +48,14 @@ RECIPES = {
         "rates for the paper's own cycle, whole, found with a seed that takes no part in the test",
         ("central-pilot",), "methods", last=15, quick_base="cycle-quick",
     ),
+    "central-cycle": Recipe(
+        "the same three methods in the paper's own cycle, whole: seven seeds that chose nothing",
+        ("central-cycle",), "methods", last=15, quick_base="cycle-quick",
+    ),
+    "central-cnn": Recipe(
+        "the paper's CNN in the paper's own cycle at the paper's own rates: a curve of one seed",
+        ("central-cnn",), "methods", quick_base="cycle-quick",
+    ),
     "rates": Recipe(
         "large rates do not converge under periodic participation; at small ones amplification helps",
         ("rates",), "rates", quick_base="paper-quick",
@@ -59,6 +67,18 @@ RECIPES = {
     "cifar": Recipe(
         "the same order of methods on CIFAR-10, each at its best rate",
         ("cifar-rates", "cifar-waiting"), "methods", only_best=True, quick_base="paper-quick",
+    ),
+    "cifar-methods": Recipe(
+        "the same order of methods on CIFAR-10: five seeds that chose nothing",
+        ("cifar-methods",), "methods", quick_base="paper-quick",
+    ),
+    "cifar-intervals": Recipe(
+        "on CIFAR-10 P = 100 and P = 300 are slightly better than P = 500, the whole cycle",
+        ("cifar-intervals",), "intervals", quick_base="cycle-quick",
+    ),
+    "fedau-table": Recipe(
+        "with participation that nobody knows FedAU is ahead of plain averages (Wang & Ji 2024)",
+        ("fedau-table",), "methods", metric="test_accuracy", quick_base="fedau-quick",
     ),
     "cycle": Recipe(
         "the same order of methods in the paper's own cycle of 500 rounds, for 40 cycles",

@@ -1,0 +1,110 @@
+"""What a reproduction was asked for: which of its seeds and settings, and for how many rounds.
+
+It is kept beside the runs. Invariant: a folder shows all that it was ever asked for; another request is
+only added on purpose, with `--resume`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fedmpi.errors import OutputError, UserError, did_you_mean
+from fedmpi.experiments.reproduce import HERE, Recipe
+from fedmpi.experiments.sweep.points import Point, load_sweep
+from fedmpi.results.groups import without_seed
+from fedmpi.storage.files import write_contended
+
+_FILE = "request.json"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command says; None: all that the recipe has."""
+
+    quick: bool = False
+    seeds: list[int] | None = None
+    only: list[str] | None = None  # cases, or settings by the names of their runs
+    rounds: int | None = None
+
+    def runs(self, recipe: Recipe) -> dict[str, list[Point]]:
+        """The runs of each sweep of a recipe that has some; an unknown name in `only` is refused."""
+        whole = {sweep: self._load(recipe, sweep) for sweep in recipe.sweeps}
+        known = list(dict.fromkeys(name for points in whole.values() for p in points for name in _names(p)))
+        for name in self.only or ():
+            if name not in known:
+                raise UserError(f"--only {name}: no setting of it; {did_you_mean(name, known)}")
+        chosen = {sweep: [p for p in points if self._wants(p)] for sweep, points in whole.items()}
+        return {sweep: points for sweep, points in chosen.items() if points}
+
+    def _load(self, recipe: Recipe, sweep: str) -> list[Point]:
+        is_quick = self.quick and recipe.quick_base
+        seeds = self.seeds or ([1] if is_quick else None)
+        base = f"{recipe.quick_base}.toml" if is_quick else None
+        common = {"run.num_rounds": self.rounds} if self.rounds else None
+        return load_sweep(HERE / f"{sweep}.toml", base=base, seeds=seeds, common=common)
+
+    def _wants(self, point: Point) -> bool:
+        return self.only is None or bool(set(self.only) & set(_names(point)))
+
+    def beside(self, stored: Request) -> Request:
+        """This one and what a folder was asked for before; what is not said here stays as it was."""
+        return Request(
+            quick=self.quick or stored.quick,
+            seeds=_joined(stored.seeds, self.seeds),
+            only=_joined(stored.only, self.only),
+            rounds=self.rounds or stored.rounds,
+        )
+
+
+def _names(point: Point) -> Iterator[str]:
+    """What `only` may call a run: its case, or its setting."""
+    yield point.method
+    yield without_seed(point.name)
+
+
+def _joined(stored: list | None, wanted: list | None) -> list | None:
+    if stored is None or wanted is None:
+        return wanted if stored is None else stored
+    return [*stored, *(one for one in wanted if one not in stored)]
+
+
+def settle_on_root(wanted: Request, folder: Path, *, resume: bool) -> Request:
+    """Rank 0: what is to be done in a folder, and written there: with `resume` also what it has already.
+
+    Without it a folder that was asked for other things is refused.
+    """
+    stored = _read(folder)
+    request = wanted.beside(stored) if resume and stored else wanted
+    if stored and not resume and wanted != stored:
+        differ = [key for key, value in asdict(wanted).items() if value != asdict(stored)[key]]
+        raise UserError(
+            f"{folder}: was begun with {_said(stored, differ)}, this command says {_said(wanted, differ)}; "
+            "add --resume to have both there, or choose another folder with --out"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError.from_os(error, folder) from None
+    write_contended(folder / _FILE, json.dumps(asdict(request)).encode())
+    return request
+
+
+def _read(folder: Path) -> Request | None:
+    try:
+        return Request(**json.loads((folder / _FILE).read_text()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{folder / _FILE}: damaged ({error}); remove it to go on with the runs") from None
+
+
+def _said(request: Request, keys: list[str]) -> str:
+    values = {key: getattr(request, key) for key in keys}
+    words = {
+        key: ",".join(map(str, value)) if isinstance(value, list) else str(value).lower()
+        for key, value in values.items()
+    }
+    return " ".join(f"--{key} {'(all)' if values[key] is None else word}" for key, word in words.items())
