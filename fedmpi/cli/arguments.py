@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from typing import NoReturn
 
 from fedmpi import __version__
+from fedmpi.cli.data_arguments import add_data
+from fedmpi.cli.number_arguments import index, positive, seconds
 from fedmpi.cli.slurm_arguments import add_slurm
 from fedmpi.cli.starting_arguments import add_starting
 from fedmpi.errors import EXIT_BAD_INPUT
@@ -39,7 +40,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_slurm(commands)
     _add_planning(commands)
     _add_looking(commands)
-    _add_data(commands)
+    add_data(commands)
     return parser
 
 
@@ -56,7 +57,7 @@ def _add_simulating(commands: argparse._SubParsersAction) -> None:
     resume.add_argument("--trust", action="store_true", help="run code that another user's file names")
     resume.add_argument(
         "--wait",
-        type=_seconds,
+        type=seconds,
         default=0.0,
         metavar="S",
         help="seconds to wait for a job that writes the file",
@@ -74,7 +75,7 @@ def _add_simulating(commands: argparse._SubParsersAction) -> None:
 
     bench = commands.add_parser("bench", help="the speed figures, each a ratio taken in one run")
     bench.add_argument("--quick", action="store_true", help="fewer turns")
-    bench.add_argument("--ranks", type=_positive, default=2, help="ranks to start (default: 2)")
+    bench.add_argument("--ranks", type=positive, default=2, help="ranks to start (default: 2)")
     bench.add_argument(
         "--only", type=_names, metavar="NAME,...",
         help="of fashion, logistic, cifar, evaluation, rounds, seeds, roofline, clients",
@@ -98,12 +99,12 @@ def _add_sweeping(commands: argparse._SubParsersAction) -> None:
     )
     sweep.add_argument("sweep", metavar="SWEEP.toml", help="base config, grid, cases, seeds")
     sweep.add_argument("--out", required=True, metavar="DIR", help="folder of run files and index.csv")
-    sweep.add_argument("--ranks-per-run", type=_positive, metavar="K", help="ranks of a run (default: 1)")
+    sweep.add_argument("--ranks-per-run", type=positive, metavar="K", help="ranks of a run (default: 1)")
     sweep.add_argument(
         "--pack", default="auto", metavar="auto|1|K",
         help="runs in lockstep by a group of ranks, which share samples and steps (default: auto)",
     )  # fmt: skip
-    sweep.add_argument("--index", type=_index, metavar="I", help="only this run, on all ranks: job arrays")
+    sweep.add_argument("--index", type=index, metavar="I", help="only this run, on all ranks: job arrays")
     sweep.add_argument("--list", action="store_true", help="print the runs and their states")
     sweep.add_argument("--dry-run", action="store_true", help="estimate time and memory by short trials")
 
@@ -113,7 +114,7 @@ def _add_sweeping(commands: argparse._SubParsersAction) -> None:
     best.add_argument("folder", metavar="DIR", help="folder of a sweep")
     best.add_argument("--metric", default="train_loss", help="such as train_loss or test_accuracy")
     best.add_argument(
-        "--last", type=_positive, default=1, help="average this many last evaluations, and whole cycles"
+        "--last", type=positive, default=1, help="average this many last evaluations, and whole cycles"
     )
     best.add_argument("--all", action="store_true", help="all settings, best first")
 
@@ -124,7 +125,7 @@ def _add_sweeping(commands: argparse._SubParsersAction) -> None:
     reproduce.add_argument("--quick", action="store_true", help="in minutes: fewer images, rounds, seeds")
     reproduce.add_argument("--seeds", type=_seed_list, metavar="LIST", help="other ones: 4,5 or 4-13")
     reproduce.add_argument("--only", type=_names, metavar="CASE,...", help="some methods or settings")
-    reproduce.add_argument("--rounds", type=_positive, help="instead of the published number")
+    reproduce.add_argument("--rounds", type=positive, help="instead of the published number")
     reproduce.add_argument("--resume", action="store_true", help="go on with all in the folder; add to it")
     reproduce.add_argument("--pack", default="auto", metavar="auto|1|K", help="as of sweep")
     reproduce.add_argument("--out", metavar="DIR", help="folder (default: reproduced/NAME)")
@@ -134,7 +135,7 @@ def _add_planning(commands: argparse._SubParsersAction) -> None:
     check = commands.add_parser("check", help="validate a config; show what it would do and cost")
     check.add_argument("config", help="TOML file")
     _add_set(check)
-    check.add_argument("--ranks", type=_positive, default=1, help="number of ranks to plan for")
+    check.add_argument("--ranks", type=positive, default=1, help="number of ranks to plan for")
     check.add_argument("--plot", metavar="FIG.png", help="draw who takes part: PNG, PDF or SVG file")
     check.add_argument("--all", action="store_true", help="print keys without effect too")
 
@@ -161,7 +162,7 @@ def _add_planning(commands: argparse._SubParsersAction) -> None:
     realised = commands.add_parser("participation", help="write who takes part, and with what weight")
     realised.add_argument("config", help="TOML file")
     realised.add_argument("--out", required=True, metavar="Q.h5", help=".h5 or .csv file, a schedule")
-    realised.add_argument("--rounds", type=_positive, help="how many (default: run.num_rounds)")
+    realised.add_argument("--rounds", type=positive, help="how many (default: run.num_rounds)")
     realised.add_argument("--force", action="store_true", help="overwrite an earlier schedule")
     _add_set(realised)
 
@@ -178,15 +179,15 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
     compare.add_argument("b", metavar="B", help="those of the other")
     compare.add_argument("--metric", default="train_loss", help="such as train_loss or test_accuracy")
     compare.add_argument(
-        "--window", type=_positive, metavar="R",
+        "--window", type=positive, metavar="R",
         help="average the evaluations of the last R rounds (default: whole cycles, about a twentieth)",
     )  # fmt: skip
     compare.add_argument("--json", action="store_true", help="one JSON object instead of text")
 
     replay = commands.add_parser("replay", help="one client's update of one round again, without MPI")
     replay.add_argument("run", metavar="RUN.h5")
-    replay.add_argument("--round", type=_index, required=True, metavar="T", help="round, from 0")
-    replay.add_argument("--client", type=_index, required=True, metavar="N", help="client, from 0")
+    replay.add_argument("--round", type=index, required=True, metavar="T", help="round, from 0")
+    replay.add_argument("--client", type=index, required=True, metavar="N", help="client, from 0")
     replay.add_argument("--trust", action="store_true", help="run code that another user's file names")
 
     info = commands.add_parser("info", help="what a result file holds")
@@ -209,7 +210,7 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
     watch.add_argument("run", metavar="RUN.h5|DIR")
     watch.add_argument("--once", action="store_true", help="print one frame")
     watch.add_argument(
-        "--every", type=_seconds, default=2.0, metavar="S", help="between frames (default: 2)"
+        "--every", type=seconds, default=2.0, metavar="S", help="between frames (default: 2)"
     )
 
     report = commands.add_parser(
@@ -224,27 +225,6 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
     export.add_argument("--table", default="eval", help="eval (default), train, participation or clients")
 
 
-def _add_data(commands: argparse._SubParsersAction) -> None:
-    data = commands.add_parser("data", help="prepare data sets")
-    actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
-    prepare = actions.add_parser(
-        "prepare", help="import or download a data set, verify it, store it as one HDF5 file"
-    )
-    prepare.add_argument("name", help="fashion-mnist or cifar-10")
-    prepare.add_argument("--root", default="data", help="folder to store it in (default: data)")
-    prepare.add_argument("--from", dest="source", help="folder with the original files")
-
-    trace = actions.add_parser(
-        "trace", help="turn an activity log in seconds into a trace of rounds, for availability = trace"
-    )
-    trace.add_argument("file", help=".json as FedScale has it, or .csv with columns client,start,end")
-    trace.add_argument("--out", required=True, metavar="TRACE.csv", help=".csv or .h5 file")
-    trace.add_argument(
-        "--round-seconds", type=_seconds, default=60.0, metavar="S", help="length of a round (default: 60)"
-    )
-    trace.add_argument("--force", action="store_true", help="overwrite an earlier trace")
-
-
 def _add_set(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set",
@@ -255,42 +235,20 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer >= 1")
-    return int(text)
-
-
-def _index(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer >= 0")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number > 0")
-    return seconds
-
-
 def _names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
 
 def _rank_list(text: str) -> list[int]:
-    return [_positive(part.strip()) for part in text.split(",")]
+    return [positive(part.strip()) for part in text.split(",")]
 
 
 def _seed_list(text: str) -> list[int]:
     seeds: dict[int, None] = {}
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
-        low = _index(first)
-        seeds |= dict.fromkeys(range(low, (_index(last) if last else low) + 1))
+        low = index(first)
+        seeds |= dict.fromkeys(range(low, (index(last) if last else low) + 1))
     if not seeds:
         raise argparse.ArgumentTypeError(f"{text!r} has no seed")
     return list(seeds)

@@ -129,6 +129,10 @@ def _dispatch(args: argparse.Namespace) -> int:
         from fedmpi.cli.trace import import_trace
 
         return import_trace(args.file, args.out, args.round_seconds, force=args.force)
+    if args.action == "convert":
+        from fedmpi.cli.convert import convert
+
+        return convert(args)
     from fedmpi.cli.prepare import prepare
 
     return prepare(args.name, args.root, args.source)

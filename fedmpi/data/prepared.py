@@ -7,6 +7,7 @@ written with.
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,21 @@ from fedmpi.errors import UserError
 from fedmpi.storage.files import check_harmless, replacing
 
 FORMAT = "fedmpi-data"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_SIMPLE_VERSION = 1  # of a file without held-out clients and names
+
+# What a data set may have besides, by its name in a file.
+_OPTIONAL = {
+    "train/client": "train_clients",
+    "test/client": "test_clients",
+    "held_out/inputs": "held_out_inputs",
+    "held_out/labels": "held_out_labels",
+    "held_out/client": "held_out_clients",
+}
+_NAMES = ("client_names", "class_names", "vocabulary")
+_SIMPLE_ARRAYS = {"train/inputs", "train/labels", "test/inputs", "test/labels", "train/client"}
+_INTEGERS = ("train_labels", "test_labels", "held_out_labels",
+             "train_clients", "test_clients", "held_out_clients")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -33,10 +48,21 @@ class Dataset:
     mean: tuple[float, ...] = ()  # per channel, of uint8 inputs scaled to [0, 1]
     std: tuple[float, ...] = ()
     train_clients: np.ndarray | None = None  # (samples,), for the natural partition
+    test_clients: np.ndarray | None = None  # whose the test samples are, where that is known
+    # Samples of clients that never train, whose ids nobody else has.
+    held_out_inputs: np.ndarray | None = None
+    held_out_labels: np.ndarray | None = None
+    held_out_clients: np.ndarray | None = None
+    # For people: names of clients and of labels, texts of tokens, each by number.
+    client_names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
+    vocabulary: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Convert what users pass (lists, numpy numbers, small integers) to one form."""
-        for name in ("train_labels", "test_labels", "train_clients"):
+        for name in _NAMES:
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name in _INTEGERS:
             values = getattr(self, name)
             if values is not None and np.asarray(values).dtype.kind in "iu":
                 object.__setattr__(self, name, np.asarray(values, dtype=np.int64))
@@ -52,6 +78,8 @@ class Dataset:
     def digest(self) -> str:
         """SHA-256 of everything in the data set."""
         sha = hashlib.sha256(repr((self.num_classes, self.mean, self.std)).encode())
+        if any(self.names().values()):
+            sha.update(_as_json(self.names()).encode())
         for part in self.arrays().values():
             sha.update(f"{part.shape}{part.dtype.str}".encode())
             sha.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
@@ -65,9 +93,16 @@ class Dataset:
             "test/inputs": self.test_inputs,
             "test/labels": self.test_labels,
         }
-        if self.train_clients is not None:
-            parts["train/client"] = self.train_clients
-        return parts
+        values = {place: getattr(self, name) for place, name in _OPTIONAL.items()}
+        return parts | {place: array for place, array in values.items() if array is not None}
+
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """What is for people."""
+        return {name: getattr(self, name) for name in _NAMES}
+
+
+def _as_json(names: dict[str, tuple[str, ...]]) -> str:
+    return json.dumps(names)
 
 
 def write_dataset(path: str | Path, dataset: Dataset) -> None:
@@ -75,10 +110,11 @@ def write_dataset(path: str | Path, dataset: Dataset) -> None:
     path = Path(path)
     checked_dataset(dataset)
     path.parent.mkdir(parents=True, exist_ok=True)
+    is_simple = not any(dataset.names().values()) and set(dataset.arrays()) <= _SIMPLE_ARRAYS
     with replacing(path) as file:
         file.attrs.update(
             format=FORMAT,
-            format_version=FORMAT_VERSION,
+            format_version=_SIMPLE_VERSION if is_simple else FORMAT_VERSION,
             name=dataset.name,
             num_classes=dataset.num_classes,
             mean=np.array(dataset.mean, dtype=np.float64),
@@ -88,6 +124,8 @@ def write_dataset(path: str | Path, dataset: Dataset) -> None:
         for name, array in dataset.arrays().items():
             packing = {"compression": "gzip", "shuffle": True} if array.size else {}
             file.create_dataset(name, data=array, **packing)
+        if any(dataset.names().values()):
+            file.create_dataset("names", data=_as_json(dataset.names()))
 
 
 def read_dataset(path: str | Path) -> Dataset:
@@ -113,7 +151,8 @@ def read_dataset(path: str | Path) -> Dataset:
                 num_classes=file.attrs["num_classes"],
                 mean=file.attrs["mean"],
                 std=file.attrs["std"],
-                train_clients=file["train/client"][()] if "train/client" in file else None,
+                **{name: file[place][()] for place, name in _OPTIONAL.items() if place in file},
+                **(json.loads(file["names"].asstr()[()]) if "names" in file else {}),
             )
             expected = file.attrs["digest"]
     except UserError:
@@ -138,31 +177,55 @@ def checked_dataset(dataset: Dataset) -> Dataset:
 
 def _problem(dataset: Dataset) -> str | None:
     """Why a data set cannot be used, or None."""
-    for part in ("train", "test"):
-        inputs, labels = getattr(dataset, f"{part}_inputs"), getattr(dataset, f"{part}_labels")
-        if labels.ndim != 1 or labels.dtype.kind not in "iu":
-            return (
-                f"{part} labels of type {labels.dtype}, shape {labels.shape}; expected a list of integers"
-            )
-        if len(inputs) != len(labels):
-            return f"{len(inputs)} {part} inputs but {len(labels)} labels"
-        if inputs.dtype != np.uint8 and not np.issubdtype(inputs.dtype, np.floating):
-            return f"{part} inputs of type {inputs.dtype}; expected uint8 or floating point"
-        if inputs.dtype != dataset.train_inputs.dtype:
-            return f"{part} inputs of type {inputs.dtype}, train inputs of {dataset.train_inputs.dtype}"
-        if inputs.shape[1:] != dataset.shape:
-            return f"test samples of shape {inputs.shape[1:]}, train samples of {dataset.shape}"
-        if len(labels) and not 0 <= labels.min() <= labels.max() < dataset.num_classes:
-            return f"{part} labels outside 0..{dataset.num_classes - 1}"
+    held_out = (dataset.held_out_inputs, dataset.held_out_labels, dataset.held_out_clients)
+    has_held_out = [part is not None for part in held_out]
+    if any(has_held_out) and not all(has_held_out):
+        return "held-out clients need inputs, labels and client ids, all three"
+    for part in ("train", "test", *["held_out"] * all(has_held_out)):
+        problem = _problem_of(dataset, part)
+        if problem:
+            return problem
     if not len(dataset.train_inputs):
         return "no training samples"
     if dataset.train_inputs.dtype == np.uint8:
         channels = dataset.shape[0] if len(dataset.shape) == 3 else 1
         if not len(dataset.mean) == len(dataset.std) == channels or min(dataset.std) <= 0:
             return f"mean and std need {channels} numbers each, std above 0"
-    clients = dataset.train_clients
-    if clients is not None and (clients.ndim != 1 or clients.dtype.kind not in "iu"):
-        return f"client ids of type {clients.dtype}, shape {clients.shape}; expected a list of integers"
-    if clients is not None and len(clients) != len(dataset.train_inputs):
-        return f"{len(clients)} client ids for {len(dataset.train_inputs)} samples"
+    return _problem_of_clients(dataset)
+
+
+def _problem_of(dataset: Dataset, part: str) -> str | None:
+    """Why one of its sets cannot be used, or None."""
+    inputs, labels = getattr(dataset, f"{part}_inputs"), getattr(dataset, f"{part}_labels")
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        return f"{part} labels of type {labels.dtype}, shape {labels.shape}; expected a list of integers"
+    if len(inputs) != len(labels):
+        return f"{len(inputs)} {part} inputs but {len(labels)} labels"
+    if inputs.dtype != np.uint8 and not np.issubdtype(inputs.dtype, np.floating):
+        return f"{part} inputs of type {inputs.dtype}; expected uint8 or floating point"
+    if inputs.dtype != dataset.train_inputs.dtype:
+        return f"{part} inputs of type {inputs.dtype}, train inputs of {dataset.train_inputs.dtype}"
+    if inputs.shape[1:] != dataset.shape:
+        return f"{part} samples of shape {inputs.shape[1:]}, train samples of {dataset.shape}"
+    if len(labels) and not 0 <= labels.min() <= labels.max() < dataset.num_classes:
+        return f"{part} labels outside 0..{dataset.num_classes - 1}"
+    return None
+
+
+def _problem_of_clients(dataset: Dataset) -> str | None:
+    """Why its client ids cannot be used, or None."""
+    for part in ("train", "test", "held_out"):
+        clients, inputs = getattr(dataset, f"{part}_clients"), getattr(dataset, f"{part}_inputs")
+        if clients is None:
+            continue
+        if clients.ndim != 1 or clients.dtype.kind not in "iu":
+            return f"client ids of type {clients.dtype}, shape {clients.shape}; expected a list of integers"
+        if len(clients) != len(inputs):
+            return f"{len(clients)} client ids for {len(inputs)} samples"
+        if part != "train" and len(clients) and clients.min() < 0:
+            return f"client id {clients.min()} of {part} samples; expected ids from 0"
+    if dataset.held_out_clients is not None and dataset.train_clients is not None:
+        both = np.intersect1d(dataset.held_out_clients, dataset.train_clients)
+        if len(both):
+            return f"client {both[0]} has training samples and is held out; expected one of the two"
     return None

@@ -206,7 +206,7 @@ DAMAGE = {
     "text": (lambda path: path.write_text("label,pixel\n0,1\n"), "cannot be read"),
     "foreign HDF5": (_foreign, "format None"),
     "another format": (_set("format", "fedmpi-run"), "'fedmpi-run'.*accepted is 'fedmpi-data'"),
-    "newer": (_set("format_version", 2), "version 2; accepted .* up to version 1"),
+    "newer": (_set("format_version", 3), "version 3; accepted .* up to version 2"),
     "version as text": (_set("format_version", "one"), "."),
     "no inputs": (_delete("train/inputs"), "cannot be read"),
     "no test labels": (_delete("test/labels"), "cannot be read"),
