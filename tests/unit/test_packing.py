@@ -116,3 +116,22 @@ def test_runs_that_another_group_holds_are_not_counted(tmp_path):
     assert [one.index for one in taken] == [6, 7]
     for claim in [*held, *(claim for one in taken for claim in one.claims)]:
         claim.release()
+
+
+def test_waiting_for_the_warm_up_of_another_group_is_no_stall(monkeypatch):
+    """However long that takes: each look counts as progress, or the watchdog would end the whole sweep."""
+    from types import SimpleNamespace
+
+    from fedmpi.experiments.sweep import work
+    from fedmpi.mpi.watch import pulse
+
+    looks = []
+
+    def look(*_):
+        looks.append(pulse.here.slot[pulse.PROGRESS])
+        return [], len(looks) < 4
+
+    monkeypatch.setattr(work, "_look", look)
+    monkeypatch.setattr(work.time, "sleep", lambda seconds: None)
+    assert work._next(SimpleNamespace(stop=SimpleNamespace(code=0)), None, None) == []
+    assert len(set(looks)) == 4

@@ -24,6 +24,7 @@ from fedmpi.experiments.sweep.store import FAILED, Outcome, Store, outcome_of, s
 from fedmpi.experiments.sweep.together import ApartError, Member, is_shared, run_together
 from fedmpi.experiments.sweep.warmup import Warmup, is_ready, plan_fork
 from fedmpi.mpi import Comm
+from fedmpi.mpi.watch import pulse
 from fedmpi.simulation.outcome import Listener
 from fedmpi.simulation.outcome import Outcome as SimulationOutcome
 from fedmpi.simulation.stopping import StopRequest
@@ -116,6 +117,7 @@ def _next(job: Job, packer: Packer, redraw: Callable[[], None] | None) -> list[T
             return taken
         if redraw:
             redraw()
+        pulse.here.tick()  # that other group has a watchdog of its own; to wait for it is no stall
         time.sleep(0.2)
     return []
 
