@@ -78,12 +78,12 @@ def write_checkpoint(run_path: Path, checkpoint: Checkpoint) -> Path:
 
 
 def write_part(
-    run_path: Path, run_id: str, completed: int, rank: int, arrays: dict[str, np.ndarray]
+    run_path: Path, run_id: str, completed: int, rank: int, parts: int, arrays: dict[str, np.ndarray]
 ) -> None:
-    """Store the tables of one rank's clients; before the checkpoint that counts the parts."""
+    """Store the tables of one rank's clients, of so many parts; before the checkpoint that counts them."""
     on_disk = sum(array.nbytes for array in arrays.values()) > _IN_MEMORY
     with replacing(_part_path(run_path, completed, rank), on_disk=on_disk) as file:
-        file.attrs.update(format=_PART_FORMAT, run_id=run_id)
+        file.attrs.update(format=_PART_FORMAT, run_id=run_id, parts=parts)
         for name, array in arrays.items():
             file.create_dataset(name, data=array)
 
@@ -94,10 +94,14 @@ def check_part(run_path: Path, checkpoint: Checkpoint, rank: int) -> Path:
     if not is_sealed(path):
         raise UserError(f"{path}: not a part of a checkpoint, or truncated")
 
-    # It must belong to the same run as the checkpoint.
+    # It must belong to the same run as the checkpoint, and have all clients that the checkpoint expects in
+    # it: a job on other ranks that went back to an older checkpoint may have written parts for this one.
     with h5py.File(path, "r", locking=False) as file:
         if file.attrs.get("format") != _PART_FORMAT or file.attrs.get("run_id") != checkpoint.run_id:
             raise UserError(f"{path}: not a part of this run's checkpoint")
+        of = int(file.attrs.get("parts", checkpoint.parts))
+        if of != checkpoint.parts:
+            raise UserError(f"{path}: one of {of} parts, the checkpoint has {checkpoint.parts}")
     return path
 
 

@@ -490,7 +490,7 @@ def test_a_restored_run_goes_on_with_the_same_bits(comm, shared_path, name):
     keys |= {"name": f'"{name}"', "amplification": 1.5, "amplify_every": 5}
     original, _ = quadratic(comm, who, rounds=8, **keys)
     original.completed, path = 8, shared_path / "r.h5"
-    write_part(path, "id", 8, comm.rank, original.population.memory.dump())
+    write_part(path, "id", 8, comm.rank, comm.size, original.population.memory.dump())
     if comm.is_root:
         write_checkpoint(path, original.checkpoint("id", {}))
     comm.barrier()

@@ -144,7 +144,8 @@ def test_tables_of_clients_come_back_by_rows(run_path, monkeypatch, in_memory):
     monkeypatch.setattr("fedmpi.storage.checkpoint._ROWS_BYTES", 200)
     table = np.random.default_rng(0).standard_normal((50, 9)).astype(np.float32)
     for completed in (30, 40):
-        write_part(run_path, CHECKPOINT.run_id, completed, 0, {"clients": np.arange(50), "control": table})
+        arrays = {"clients": np.arange(50), "control": table}
+        write_part(run_path, CHECKPOINT.run_id, completed, 0, 1, arrays)
         store(run_path, completed, parts=1)
     found, notes = newest_checkpoint(run_path, CHECKPOINT.run_id)
     pieces = list(read_part(run_path, found, 0))
@@ -161,6 +162,21 @@ def test_tables_of_clients_come_back_by_rows(run_path, monkeypatch, in_memory):
     assert found.completed == 30
     assert "part-0" in notes[0]
     assert not list(run_path.parent.glob(".*"))
+
+
+def test_parts_of_another_number_of_ranks_are_not_taken(run_path):
+    """One rank's newest checkpoint has a damaged part; two ranks go on from the one before, write their own
+    parts of the same round and are killed before the checkpoint that counts them: the half of the clients
+    that lies in part 0 now does not pass for all of them.
+    """
+    for completed in (30, 40):
+        write_part(run_path, CHECKPOINT.run_id, completed, 0, 1, {"clients": np.arange(4)})
+        store(run_path, completed, parts=1)
+    for rank in (0, 1):
+        write_part(run_path, CHECKPOINT.run_id, 40, rank, 2, {"clients": np.arange(rank, 4, 2)})
+    found, notes = newest_checkpoint(run_path, CHECKPOINT.run_id)
+    assert found.completed == 30
+    assert "one of 2 parts, the checkpoint has 1" in notes[0]
 
 
 # --- Damage -------------------------------------------------------------------------------------------
