@@ -1,9 +1,10 @@
 """HDF5 files that appear whole or not at all.
 
-A file is built in memory and written by ordinary system calls to a temporary name, synced and renamed.
-HDF5 itself never writes to disk: a write that fails inside the library can crash the process, and its
-locks cause trouble on network file systems. Nor does the library read a damaged file in this process, on
-which it may crash or hang: files end with a seal, a SHA-256 of their bytes, which HDF5 ignores.
+A file is built in memory, or on disk if it is too large for that, by ordinary system calls to a temporary
+name, synced and renamed. HDF5 itself never writes to disk: a write that fails inside the library can crash
+the process, and its locks cause trouble on network file systems. Nor does the library read a damaged file
+in this process, on which it may crash or hang: files end with a seal, a SHA-256 of their bytes, which HDF5
+ignores.
 Invariant: under its own name a file is always complete.
 """
 
@@ -11,11 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import h5py
 
@@ -66,22 +69,66 @@ def replacing(path: Path, *, copy: bool = False, on_disk: bool = False) -> Itera
 def _replacing_on_disk(path: Path) -> Iterator[h5py.File]:
     partial = path.with_name(f".{path.name}.partial")
     try:
-        with h5py.File(partial, "w", libver=("v110", "v110"), locking=False) as file:
-            yield file
-        # Its checksum, piece by piece.
-        sha = hashlib.sha256()
-        with open(partial, "rb+") as file:
-            while piece := file.read(_PIECE):
+        with _FileOfHdf5(partial, "w+") as raw:
+            try:
+                with h5py.File(raw, "w", libver=("v110", "v110")) as file:
+                    yield file
+            finally:  # what HDF5 says of a disk that failed is only a consequence
+                raw.raise_error()
+
+            # Its checksum, piece by piece.
+            raw.seek(0)
+            sha = hashlib.sha256()
+            while piece := raw.read(_PIECE):
                 sha.update(piece)
-            file.write(_MAGIC + sha.digest())
-            file.flush()
-            os.fsync(file.fileno())
+                pulse.here.tick()
+            raw.write(_MAGIC + sha.digest())
+            raw.raise_error()
+            os.fsync(raw.fileno())
         os.replace(partial, path)
     except OSError as error:
         raise OutputError.from_os(error, path) from None
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+class _FileOfHdf5(io.FileIO):
+    """A file in which no write fails as HDF5 sees it, which may crash on one; the error is raised later."""
+
+    error: OSError | None = None
+
+    def raise_error(self) -> None:
+        """The first error, if there was one."""
+        if self.error:
+            raise self.error from None
+
+    def write(self, data: Any) -> int:
+        """All of it, in pieces, since a slow disk is no stall; nothing any more after an error."""
+        left = memoryview(data).cast("B")
+        while len(left) and not self.error:
+            try:
+                left = left[super().write(left[:_PIECE]) :]
+            except OSError as error:
+                self.error = error
+            pulse.here.tick()
+        return memoryview(data).nbytes
+
+    def readinto(self, room: Any) -> int:
+        """All of it; zeros in place of what could not be written."""
+        left = memoryview(room).cast("B")
+        while len(left) and (count := super().readinto(left)):
+            left = left[count:]
+        left[:] = bytes(len(left))
+        return memoryview(room).nbytes
+
+    def truncate(self, size: int | None = None) -> int:
+        """To the size that HDF5 wants."""
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.error = self.error or error
+            return size or 0
 
 
 def _seal(data: bytes) -> bytes:

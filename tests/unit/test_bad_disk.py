@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import fedmpi
@@ -58,6 +60,44 @@ def test_every_single_write_in_turn(fedmpi_cli, small_config, tmp_path, monkeypa
     assert {"write", "fsync", "replace", "pwrite"} <= set(failed)
     assert len(failed) > 20
     assert any("r.h5.rows-1" in left for left in states)
+
+
+_LARGE = """
+import resource
+from pathlib import Path
+import numpy as np
+from fedmpi.errors import OutputError
+from fedmpi.storage.files import is_sealed, replacing
+from fedmpi.storage.columns import TABLES
+from fedmpi.storage.rows import create_table, extend
+
+path, draws, refused = Path("large.h5"), np.random.default_rng(0), 0
+path.write_text("older")
+for limit in [*range(2_000, 300_000, 6_000), resource.RLIM_INFINITY]:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        with replacing(path, on_disk=True) as file:
+            file["table"] = draws.random((1_000, 10))
+            create_table(file.create_group("participation"), TABLES["participation"])
+            for column in file["participation"].values():
+                extend(column, draws.integers(0, 10**6, 9_000))
+    except OutputError as error:
+        refused += "cannot write large.h5: File too large; what was" in str(error)
+        assert path.read_text() == "older"
+    assert [name.name for name in Path().iterdir()] == ["large.h5"]
+assert is_sealed(path)
+print(refused)
+"""
+
+
+def test_a_disk_that_is_full_below_a_large_file(tmp_path):
+    """Files that are written piece by piece, not from memory: at whatever byte the disk is full, HDF5 does
+    not crash, and the older file stays.
+    """
+    done = subprocess.run([sys.executable, "-c", _LARGE], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert int(done.stdout) > 30
 
 
 def _rounds(path: Path) -> tuple | None:
