@@ -62,8 +62,9 @@ def writer_lock(
             yield
         finally:
             beat.end()
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
+            if _is_in_place(file, path):  # not the lock of one who has taken it over
+                with contextlib.suppress(OSError):
+                    path.unlink(missing_ok=True)
 
 
 class _Heartbeat(threading.Thread):
@@ -103,12 +104,17 @@ class _Heartbeat(threading.Thread):
 
     def _is_taken(self) -> bool:
         """Whether another process's lock file is in the place of ours."""
-        try:
-            if os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path)):
-                return False
-        except OSError:
-            return False  # removed by somebody; nobody else holds it
-        return _read(self._path).get("pid") != self._who["pid"]
+        if _is_in_place(self._file, self._path):
+            return False
+        who = _read(self._path)  # empty if it was removed by somebody; nobody else holds it
+        return bool(who) and any(who.get(key) != self._who[key] for key in ("machine", "pid"))
+
+
+def _is_in_place(file: TextIO, path: Path) -> bool:
+    """Whether an open file is still the one under its name."""
+    with contextlib.suppress(OSError):
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    return False
 
 
 def _wait_for(path: Path, run_path: Path, wait: float, force: bool, tell: Callable[[str], None]) -> TextIO:
@@ -143,10 +149,9 @@ def _open_locked(path: Path, run_path: Path, *, force: bool) -> TextIO:
         if not _take(file, path, run_path, force=force):
             continue
         # The holder before us may have removed the file between our opening and locking it.
-        with contextlib.suppress(OSError):
-            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-                _reopen_for_writing(file)
-                return file
+        if _is_in_place(file, path):
+            _reopen_for_writing(file)
+            return file
         file.close()
 
 

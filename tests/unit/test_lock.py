@@ -112,6 +112,15 @@ def test_the_lock_is_free_after_release(path):
     assert list(path.parent.iterdir()) == []
 
 
+def test_a_lock_that_was_taken_over_is_not_removed(path):
+    """Whoever ends after another job has taken the file over leaves that job's lock where it is."""
+    lock = path.with_name(".run.h5.lock")
+    with writer_lock(path):
+        lock.unlink()
+        lock.write_text("of another job")
+    assert lock.read_text() == "of another job"
+
+
 def test_the_lock_is_free_after_an_error(path):
     """An exception of the holder releases the lock."""
     with pytest.raises(ZeroDivisionError), writer_lock(path):
