@@ -196,11 +196,10 @@ class _Seen(Output):
 
 def _round(simulation: Simulation, t: int, client: int, path: Path) -> Round:
     """Who takes part in the round, with what weight."""
-    method = simulation.method_of(t)
-    clients, weights = method.participants(simulation.state, t, *simulation.participation.weights(t))
-    if client not in clients:
-        raise _absent(t, client, clients.tolist(), path)
-    return Round(t, clients, weights, simulation.config.local_lr_at(t))
+    current = simulation.choose(t, simulation.method_of(t))
+    if client not in current.clients:
+        raise _absent(t, client, current.clients.tolist(), path)
+    return current
 
 
 def _train(simulation: Simulation, current: Round, client: int) -> tuple[np.ndarray, int | None]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from fedmpi.config.keys import Config
-from fedmpi.methods.base import METHODS, Method, Round, ServerState, method
+from fedmpi.methods.base import METHODS, Method, Round, ServerState, WarmUp, method
 
 # They register themselves, in the order in which their names are listed.
 from fedmpi.methods import fedavg, wait, mifa, fedau, fedvarp, scaffold, fedprox, adaptive, focus  # isort: skip # noqa: F401
-from fedmpi.methods import fedstale, debiasing, fedexp, feddyn  # isort: skip # noqa: F401
+from fedmpi.methods import fedstale, debiasing, fedexp, feddyn, fedawe, fedpbc  # isort: skip # noqa: F401
 
-__all__ = ["METHODS", "Method", "Round", "ServerState", "make_method", "method"]
+__all__ = ["METHODS", "Method", "Round", "ServerState", "WarmUp", "make_method", "method"]
 
 
 def make_method(config: Config, num_clients: int) -> Method:

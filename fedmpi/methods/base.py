@@ -49,6 +49,13 @@ class Round:
     sums: Vectors = field(default_factory=dict)
     # In `finish_clients`: the places among them of the clients that the rows belong to.
     mine: np.ndarray | slice = field(default_factory=lambda: slice(None))
+    # The method's `client_numbers`, one for each client in the order of `clients`; known after training.
+    numbers: Vectors = field(default_factory=dict)
+
+    @property
+    def takes_part(self) -> np.ndarray:
+        """Whether each client's update counts; one with weight 0 trains, and nobody hears of it."""
+        return self.weights > 0
 
 
 def zeros_like(vector: Any) -> Any:
@@ -69,14 +76,16 @@ def sign(vector: Any) -> Any:
 def total(vector: Any) -> Any:
     """The sum of all entries, as a vector of one: folded in halves, so the same bits wherever they lie.
 
+    Of rows (clients, num_params) that of each row, as a column: the same bits beside any other rows.
+
     >>> total(np.array([1.0, 2.0, 4.0]))
     array([7.])
     """
-    while len(vector) > 1:
-        half = len(vector) // 2
-        folded = vector[:half] + vector[half : 2 * half]
-        if len(vector) % 2:
-            folded[:1] += vector[-1:]
+    while vector.shape[-1] > 1:
+        half = vector.shape[-1] // 2
+        folded = vector[..., :half] + vector[..., half : 2 * half]
+        if vector.shape[-1] % 2:
+            folded[..., :1] += vector[..., -1:]
         vector = folded
     return vector
 
@@ -104,6 +113,11 @@ class Method:
     scratch: tuple[str, ...] = ()  # a vector each for every participant of a round, zero at its start
     broadcasts: tuple[str, ...] = ()  # `extras` that clients need; "server_<name>" in `local`
     client_sums: tuple[str, ...] = ()  # entries of `local` summed over participants, without weights
+    client_numbers: tuple[str, ...] = ()  # entries of `local`, a number for each, that the server reads
+    has_own_starts = False  # whether `start` says where each client starts, instead of x_t
+    takes_back = False  # whether `take_back` is called for participants after the server's step
+    asks_losses = False  # whether the server hears the losses F_n(x_t) before it chooses
+    asks_gradients = False  # whether participants compute grad F_n(x_t) first: "gradient_at_x" in `local`
     moves_without_participants = False  # whether x moves in a round in which nobody takes part
     steps_by_itself = False  # whether `step` replaces update -= gamma * gradient
     rate_on_device = False  # whether `step` takes any `Rate`; otherwise a GPU records it for each new gamma
@@ -123,18 +137,33 @@ class Method:
 
     # --- Clients --------------------------------------------------------------------------------------
 
+    def notice(
+        self, state: ServerState, t: int, clients: np.ndarray, losses: np.ndarray | None
+    ) -> ServerState:
+        """The state once the server has seen who could take part in round t, and where `asks_losses` their
+        losses at x_t. Also in rounds without anybody.
+        """
+        return state
+
     def participants(
         self, state: ServerState, t: int, clients: np.ndarray, weights: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Who trains in round t and with what weight, given what participation says."""
+        """Who trains in round t and with what weight, given what participation says.
+
+        With weight 0 a client trains without taking part: its tables change, and that is all.
+        """
         return clients, weights
 
     def uses_full_data(self, t: int) -> bool:
         """Whether clients use all their data for each step of round t, instead of minibatches."""
         return False
 
+    def start(self, local: Local) -> Any:
+        """Where each client starts, where `has_own_starts`: (clients, num_params), a new array."""
+        raise NotImplementedError
+
     def step(self, local: Local, gradient: Any, local_lr: Rate) -> None:
-        """A local step, where `steps_by_itself`; y = x + local["update"]."""
+        """A local step, where `steps_by_itself`; y = start + local["update"]."""
         raise NotImplementedError
 
     @property
@@ -145,8 +174,14 @@ class Method:
         return type(self), *(getattr(self.config.algorithm, name) for name in self.step_options)
 
     def finish_clients(self, local: Local, current: Round) -> None:
-        """After the last local step: fill `client_sums` and update `tables`, for some of the clients:
-        `current.clients[current.mine]`, in the order of the rows.
+        """After the last local step: fill `client_sums` and `client_numbers` and update `tables`, for some
+        of the clients: `current.clients[current.mine]`, in the order of the rows.
+        """
+
+    def take_back(self, local: Local, current: Round) -> None:
+        """After the server's step, where `takes_back`: update `tables` of some of those who took part.
+
+        local["server_x"] is the new x, `current` as in `finish_clients`.
         """
 
     # --- Server ---------------------------------------------------------------------------------------
@@ -156,7 +191,11 @@ class Method:
         extras = self.initial_extras(len(global_params))
         if self.momentum:
             extras["momentum"] = np.zeros_like(global_params)
-        return ServerState(global_params, np.zeros_like(global_params), 0, extras)
+        return self.begin(ServerState(global_params, np.zeros_like(global_params), 0, extras))
+
+    def begin(self, state: ServerState) -> ServerState:
+        """The state where this method begins: at x_0, and once more after the warm-up."""
+        return state
 
     def initial_extras(self, num_params: int) -> Vectors:
         """The method's own state, the same on all ranks."""
@@ -178,7 +217,7 @@ class Method:
 
     def moves(self, current: Round) -> bool:
         """Whether a round moves x; otherwise x and u stay the very same vectors."""
-        return len(current.clients) > 0 or self.moves_without_participants
+        return bool(current.takes_part.any()) or self.moves_without_participants
 
     def update(self, state: ServerState, added: np.ndarray) -> ServerState:
         """x_{t+1} = x_t + sum_n q_t^n Delta_t^n."""
@@ -217,3 +256,15 @@ class Method:
     def end_interval(self, state: ServerState, total: np.ndarray) -> ServerState:
         """The state after the sum of `interval_rows` over all those clients."""
         raise NotImplementedError
+
+
+class WarmUp(Method):
+    """Plain FedAvg, and the method that begins when it is over."""
+
+    def __init__(self, config: Config, num_clients: int, then: Method) -> None:
+        super().__init__(config.plain(), num_clients)
+        self._then = then
+
+    def restart(self, state: ServerState, t: int) -> ServerState:
+        """t_0 = t + 1, u = 0; the other method begins."""
+        return self._then.begin(super().restart(state, t))

@@ -138,6 +138,7 @@ class WeightedSum:
             idle_time=0.0,
             stop=report.stop,
             checkpoint=report.wants_checkpoint,
+            numbers=share.numbers,
         )
 
     def _sums(self, agreed: Sequence[Agreed]) -> list[Reduced]:
@@ -171,6 +172,7 @@ class WeightedSum:
             idle_time=max(report.seconds - 1e-9 * computed / self._comm.size, 0.0),
             stop=report.stop,
             checkpoint=report.wants_checkpoint,
+            numbers=known.share.numbers,
         )
 
     def _add_up(self, terms: Sequence[Term]) -> list[tuple[Vector, int]]:
@@ -252,7 +254,8 @@ class WeightedSum:
                 ranks=self._comm.size,
             )
 
-        # Many clients, and a method's own sums, need a message of their own.
+        # Many clients, a method's own sums and numbers need messages of their own.
+        self._tell_numbers(shares)
         told = iter(())
         if long:
             largest = self._comm.maximum(np.concatenate(long))
@@ -263,3 +266,14 @@ class WeightedSum:
             first = head[_REPORT : _REPORT + count] if count <= _HEAD - _REPORT else next(told)
             found.append(([first, *(next(told) for _ in share.peaks[1:])], everybody))
         return found
+
+    def _tell_numbers(self, shares: Sequence[Share]) -> None:
+        """Collective. Each number has one rank that knows it; the others add zeros, so the sum is exact."""
+        parts = [values for share in shares for values in share.numbers.values()]
+        if not parts:
+            return
+        everything = np.concatenate(parts)
+        self._comm.sum_in_place(everything)
+        rest = iter(np.split(everything, np.cumsum([len(part) for part in parts])[:-1]))
+        for share in shares:
+            share.numbers = {name: next(rest) for name in share.numbers}

@@ -17,11 +17,11 @@ from fedmpi.data import rng
 from fedmpi.data.shard import Work
 from fedmpi.errors import ClientError
 from fedmpi.methods import Method, Round
-from fedmpi.methods.base import Local, Rate, add_scaled
+from fedmpi.methods.base import Local, Rate
 from fedmpi.models.engines import Gradients
 from fedmpi.models.flat import aligned_rows
+from fedmpi.simulation.local_step import Step, method_step, plain_step
 
-Step = Callable[[Tensor, Tensor, Rate, bool], None]  # inputs, labels, -gamma, whether it is the first
 Rows = Sequence[slice] | None  # some clients of each task
 
 _MOST_STEPS = 256
@@ -31,7 +31,7 @@ _MOST_STEPS = 256
 class Task:
     """What one run wants to be trained in a round, on this rank."""
 
-    start: Tensor  # x_t in working precision
+    start: Tensor  # x_t in working precision; or a row for each client
     local: Local  # a row for each client: updates, the method's tables and scratch
     works: Sequence[Work]
     method: Method
@@ -53,6 +53,12 @@ class Piece:
     task: Task
     rows: slice  # of the task
     here: slice  # of the group
+
+    @property
+    def start(self) -> Tensor:
+        """Where they start: one vector for all, or their rows."""
+        start = self.task.start
+        return start if start.dim() == 1 else start[self.rows]
 
     @property
     def local(self) -> Local:
@@ -205,11 +211,13 @@ class LocalTrainer:
         """A step on these rows. Plain SGD works on the updates alone, whose rows come again every round."""
         if not group.is_plain:
             return self._step_by_methods(updates, group, failures)
+        starts = [(piece.start, piece.here) for piece in group.pieces]
+        if any(start.dim() > 1 for start, _ in starts):  # of this round only
+            return plain_step(self._gradients, starts, updates)
         key = updates.data_ptr(), *((id(p.task.start), p.here.stop) for p in group.pieces)
         if key not in self._plain_steps:
             if len(self._plain_steps) >= _MOST_STEPS:
                 self._plain_steps.clear()
-            starts = [(piece.task.start, piece.here) for piece in group.pieces]
             self._plain_steps[key] = plain_step(self._gradients, starts, updates)
         return self._plain_steps[key]
 
@@ -227,7 +235,7 @@ class LocalTrainer:
 
         def step(inputs: Tensor, labels: Tensor, rates: Rate, is_first: bool) -> None:
             for piece, update, y, _ in steps:
-                torch.add(piece.task.start, update, out=y)
+                torch.add(piece.start, update, out=y)
             add_gradient(inputs, labels, 1.0)
             for piece, _, _, own_step in steps:
                 try:
@@ -254,44 +262,3 @@ def _rates(group: Group, like: Tensor) -> Rate:
     counts = [piece.here.stop - piece.here.start for piece in group.pieces]
     each = [-rate for rate, count in zip(rates, counts, strict=True) for _ in range(count)]
     return like.new_tensor(each, dtype=torch.float64)[:, None]
-
-
-def plain_step(gradients: Gradients, starts: Sequence[tuple[Tensor, slice]], updates: Tensor) -> Step:
-    """y = x + update; update -= gamma * gradient at y. On a CPU.
-
-    `starts`: x, and the rows that start from it.
-    """
-    add_gradient, local_params = gradients.adder(updates), gradients.local_params(len(updates))
-    sums = [(start, updates[rows], local_params[rows]) for start, rows in starts]
-
-    def step(inputs: Tensor, labels: Tensor, rates: Rate, is_first: bool) -> None:
-        # The first update is zero.
-        for start, update, y in sums:
-            if is_first:
-                y.copy_(start)
-            else:
-                torch.add(start, update, out=y)
-        if gradients.sets_first:
-            add_gradient(inputs, labels, rates, is_first)
-        else:
-            if is_first:
-                updates.zero_()
-            add_gradient(inputs, labels, rates)
-
-    return step
-
-
-def method_step(
-    method: Method, local: Local, gradient: Tensor, clip_norm: float | None
-) -> Callable[[Rate, Rate], None]:
-    """What a run does with the gradients of its clients. Takes gamma and -gamma."""
-
-    def step(local_lr: Rate, minus_lr: Rate) -> None:
-        if clip_norm is not None:
-            gradient.mul_((clip_norm / gradient.norm(dim=1, keepdim=True)).clamp_(max=1.0))
-        if method.steps_by_itself:
-            method.step(local, gradient, local_lr)
-        else:
-            add_scaled(local["update"], gradient, minus_lr)
-
-    return step

@@ -24,8 +24,9 @@ from fedmpi.methods import Method
 from fedmpi.methods.base import Local, Rate
 from fedmpi.models.engines import Engine, Gradients, make_gradients
 from fedmpi.models.flat import FlatModel, aligned_rows
-from fedmpi.simulation.client import Failures, Group, LocalTrainer, Task, method_step, reseed
+from fedmpi.simulation.client import Failures, Group, LocalTrainer, Task, reseed
 from fedmpi.simulation.gpu_program import SIDE_BY_SIDE, Lane, Program, Recordings, Step, streams
+from fedmpi.simulation.local_step import method_step
 
 _LARGEST_SIDE_BY_SIDE = 5_000_000  # parameters; beyond that one client fills a GPU
 
@@ -127,7 +128,7 @@ class GpuTrainer(LocalTrainer):
         memory = {
             name: aligned_rows(kind.count, value.shape[1], value) for name, value in task.local.items()
         }
-        starts = aligned_rows(kind.count, len(task.start), task.start)
+        starts = aligned_rows(kind.count, task.start.shape[-1], task.start)
         samples = self._draws.room(
             work.data, kind.count, kind.batch, is_full=kind.is_full, steps=task.local_steps
         )

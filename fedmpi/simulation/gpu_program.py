@@ -112,13 +112,14 @@ class Program:
         starts = [
             (piece.here.stop, id(piece.task.start), piece.task.start._version) for piece in group.pieces
         ]
-        if starts != self._filled[0]:
+        has_own = any(piece.task.start.dim() > 1 for piece in group.pieces)
+        if has_own or starts != self._filled[0]:
             for piece in group.pieces:
-                self._starts[piece.here].copy_(piece.task.start)
+                self._starts[piece.here].copy_(piece.start)
         rates = [(piece.here.stop, piece.task.current.local_lr) for piece in group.pieces]
         if rates != self._filled[1]:
             draws.fill_rates(group.works, self._samples)
-        self._filled = starts, rates
+        self._filled = [] if has_own else starts, rates
 
     def take_out(self, group: Group) -> None:
         """Clients' vectors after the last step."""

@@ -17,7 +17,7 @@ from fedmpi.config import Config
 from fedmpi.config.records import replace
 from fedmpi.data.loading import Shards, load_pack, load_shards
 from fedmpi.data.ownership import parts_for
-from fedmpi.methods import Method, Round, ServerState, make_method
+from fedmpi.methods import Method, Round, ServerState, WarmUp, make_method
 from fedmpi.models import build_model, may_be_random
 from fedmpi.models.engines import choose_engine
 from fedmpi.models.engines.layout import speed_up
@@ -90,8 +90,8 @@ class Simulation:
         self.config = config = config.with_engine(self.engine.name)
 
         # The warm-up is plain FedAvg, whatever method follows.
-        self.warmup_method = Method(config.plain(), num_clients)
         self.method = comm.try_on_all(lambda: make_method(config, num_clients))
+        self.warmup_method = WarmUp(config, num_clients, self.method)
         self._stays_on_device = may_stay_on_device(self.method, device)
 
         # Its clients, and what trains them: the runs of a pack share that.
@@ -253,9 +253,7 @@ class Simulation:
         method = self.method_of(t)
 
         # Who takes part, and with what weight: the same answer on every rank.
-        clients, weights = self.participation.weights(t)
-        clients, weights = method.participants(self.state, t, clients, weights)
-        current = Round(t, clients, weights, self.config.local_lr_at(t))
+        current = self.choose(t, method)
         self.observer.theory_if_due(current, self.state.global_params, output)
 
         # Lines 3-8: participants take I local steps from x_t; their updates are summed over all ranks.
@@ -268,7 +266,8 @@ class Simulation:
         )
 
         # Line 9: x_{t+1} = x_t + sum_n q_t^n Delta_t^n, or what another method makes of the round.
-        added, state = method.increment(self.state, replace(current, sums=reduced.sums))
+        current = replace(current, sums=reduced.sums, numbers=reduced.numbers)
+        added, state = method.increment(self.state, current)
         if method.moves(current):  # otherwise x and u stay the very same vectors
             state = method.update(state, added)
 
@@ -293,15 +292,17 @@ class Simulation:
                     t + 1, state.global_params, output, is_after=True
                 )
             state = self.training.end_interval(self.population, method, method.restart(state, t))
+        self.training.take_back(self.population, method, state, current)
         self.state = state
 
         # What the ranks agreed on, and this round's rows of the result file.
         self.stop_code, self._checkpoint_due = reduced.stop, reduced.checkpoint
         if output.takes_rows:
+            there = current.takes_part
             output.add(
                 "train",
                 round=t,
-                participants=len(clients),
+                participants=int(there.sum()),
                 weighted_sum_norm=norm(reduced.sums["weighted_sum"]),
                 is_amplification=is_amplification,
                 wall_time_s=self.clock.elapsed,
@@ -310,8 +311,20 @@ class Simulation:
                 idle_time_s=reduced.idle_time,
             )
             output.add(
-                "participation", round=t, client=clients, weight=weights, update_max=reduced.update_max
+                "participation",
+                round=t,
+                client=current.clients[there],
+                weight=current.weights[there],
+                update_max=reduced.update_max[there],
             )
+
+    def choose(self, t: int, method: Method) -> Round:
+        """Collective. Who takes part in round t: what participation says and the method makes of it."""
+        clients, weights = self.participation.weights(t)
+        losses = self.probe.losses(self.state.global_params, clients) if method.asks_losses else None
+        self.state = method.notice(self.state, t, clients, losses)
+        clients, weights = method.participants(self.state, t, clients, weights)
+        return Round(t, clients, weights, self.config.local_lr_at(t))
 
     def _comm_seconds(self) -> float:
         return self.clock.seconds[IDLE] + self.clock.seconds[REDUCTION]

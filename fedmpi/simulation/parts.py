@@ -17,7 +17,7 @@ from fedmpi.methods import Method, Round, ServerState
 from fedmpi.simulation.client import Failures, Task
 from fedmpi.simulation.population import Places, Population
 from fedmpi.simulation.rank_report import RankReport
-from fedmpi.simulation.shares import Share, placed
+from fedmpi.simulation.shares import Share, among, placed
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -47,7 +47,7 @@ class Part:
     def of(cls, order: Order) -> Part:
         """As the plan for the round has it."""
         clients = order.current.clients
-        mine, num_own, trainers = order.population.share(clients, may_lend=not order.method.tables)
+        mine, num_own, trainers = order.population.share(clients, may_lend=may_lend(order.method))
         return cls(order, mine, num_own, trainers, clients[mine], slice(None))
 
     def finish(self, failures: Failures) -> None:
@@ -71,6 +71,15 @@ class Part:
             rows[name] = local.get(name, updates)
         return rows
 
+    def numbers(self) -> dict[str, np.ndarray]:
+        """What the server reads of each of these clients; 0 for those that failed."""
+        local, zero = self.task.local, np.zeros(len(self.clients))
+        numbers = {name: local.get(name) for name in self.order.method.client_numbers}
+        return {
+            name: zero if values is None else values.reshape(-1).double().cpu().numpy()
+            for name, values in numbers.items()
+        }
+
     def share(self, values: Sequence[np.ndarray], seconds: float, failure: ClientError | None) -> Share:
         """For the reduction. `values`: largest magnitudes in each row of `rows`."""
         current, report = self.order.current, self.order.report
@@ -87,6 +96,9 @@ class Part:
                 seconds=seconds,
             ),
             failure=failure,
+            numbers={
+                name: among(own, len(current.clients), self.mine) for name, own in self.numbers().items()
+            },
         )
 
 
@@ -107,18 +119,29 @@ def receive(parts: Sequence[Part]) -> None:
             work.samples = part.order.population.loans.receive(work.client, part.task.local_steps)
 
 
+def may_lend(method: Method) -> bool:
+    """Whether other ranks may train a client: not if it needs its memory or all of its data."""
+    return not method.tables and not method.asks_gradients
+
+
+def sent_by_server(method: Method, state: ServerState, like: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What all clients get besides x: "server_<name>", (1, num_params) each."""
+    return {
+        f"server_{name}": torch.as_tensor(state.extras[name]).to(like)[None] for name in method.broadcasts
+    }
+
+
 def task_of(order: Order, clients: np.ndarray, updates: torch.Tensor) -> Task:
     """The arrays that training works on: updates, clients' tables, scratch, what the server sends."""
     population, method = order.population, order.method
     memory = population.memory.fetch(clients) if method.tables else {}
     scratch = {name: torch.zeros_like(updates) for name in method.scratch}
-    sent = {
-        f"server_{name}": torch.as_tensor(order.state.extras[name]).to(updates)[None]
-        for name in method.broadcasts
-    }
+    if method.asks_gradients:
+        scratch["gradient_at_x"] = population.gradients(clients, updates)
+    local = {"update": updates, **memory, **scratch, **sent_by_server(method, order.state, updates)}
     return Task(
-        start=population.start,
-        local={"update": updates, **memory, **scratch, **sent},
+        start=method.start(local) if method.has_own_starts else population.start,
+        local=local,
         works=population.works(clients),
         method=method,
         current=order.current,

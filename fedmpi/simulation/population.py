@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedmpi.config import Config
 from fedmpi.data.ownership import owned_by, owner_of
@@ -12,6 +13,7 @@ from fedmpi.models import may_be_random
 from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
 from fedmpi.mpi.device import ranks_sharing
+from fedmpi.simulation.at_x import add_client_gradient
 from fedmpi.simulation.client_tables import ClientMemory, check_room, check_vectors
 from fedmpi.simulation.lending import Loans
 from fedmpi.simulation.plan import assign
@@ -40,7 +42,7 @@ class Population:
 
         `num_packed`: runs that share the memory.
         """
-        self._comm = comm
+        self._comm, self._model = comm, model
         self.config, self.data, self.info = config, data, info
         self.local_steps = config.algorithm.local_steps
         self.loans = Loans(comm, data)
@@ -64,6 +66,14 @@ class Population:
             np.copyto(self._start_on_host, global_params, casting="same_kind")
         else:
             self.start.copy_(torch.as_tensor(global_params))
+
+    def gradients(self, clients: np.ndarray, like: Tensor) -> Tensor:
+        """grad F_n(x) of some of this rank's clients, a row each."""
+        rows = torch.zeros_like(like)
+        self._model.load(self.start)
+        for row, client in zip(rows, clients.tolist(), strict=True):
+            add_client_gradient(self._model, self.data, client, row)
+        return rows
 
     def use_full_data(self, is_full: bool) -> None:
         """Whether clients use all their data in each local step, or minibatches."""

@@ -26,7 +26,9 @@ from fedmpi.mpi import Comm
 from fedmpi.mpi.device import ranks_sharing
 from fedmpi.mpi.node_memory import room_for_rank
 from fedmpi.simulation.aggregate import WeightedSum
+from fedmpi.simulation.at_x import add_client_gradient, client_loss
 from fedmpi.simulation.gpu_aggregate import make_sum
+from fedmpi.simulation.shares import Vector
 from fedmpi.theory import deviations_of_gram
 
 _MINIBATCHES = 8  # of each client, for sigma^2
@@ -76,15 +78,22 @@ class Probe:
         rows = self._model.values.new_zeros((len(self.owned), self._model.num_params))
         losses = np.zeros(self.num_clients)
         self._model.load(x)
-        self._model.module.eval()  # without dropout, so no random numbers are consumed
         for place, client in enumerate(self.owned.tolist()):
-            losses[client] = self._add_gradient(rows[place], client)
+            losses[client] = add_client_gradient(self._model, self._data, client, rows[place])
             tick(place + 1)
-        self._model.module.train()
 
         # Exact: each client's loss has one owner.
         self._comm.sum_in_place(losses)
         return rows, losses
+
+    def losses(self, x: Vector, clients: np.ndarray) -> np.ndarray:
+        """Collective. F_n(x) of some clients; their owners compute them, one client after another."""
+        losses, mine = np.zeros(len(clients)), owner_of(clients, self._comm.size) == self._comm.rank
+        self._model.load(x)
+        with torch.inference_mode():
+            losses[mine] = [client_loss(self._model, self._data, n) for n in clients[mine].tolist()]
+        self._comm.sum_in_place(losses)
+        return losses
 
     def _require_room(self) -> None:
         """Collective. Refuse, with the arithmetic, what would not fit; asked before the first time only.
@@ -98,15 +107,6 @@ class Probe:
         count, num_params = len(self.owned), self._model.num_params
         self._comm.try_on_all(lambda: _check_room(count, num_params, room_for_rank(device, sharing)))
         self._has_room = True
-
-    def _add_gradient(self, row: Tensor, client: int) -> float:
-        """Adds grad F_n to a row; returns F_n. A client without samples has F_n = 0."""
-        loss_sum, parts = 0.0, self._model.trainable_views(row)
-        for inputs, labels in self._data.all_samples(client):
-            loss = sample_losses(self._model.module(inputs), labels).sum() / self._data.size(client)
-            torch._foreach_add_(parts, self._model.gradient(loss))
-            loss_sum += loss.item()
-        return loss_sum
 
     def mean(self, rows: Tensor) -> np.ndarray | None:
         """Collective. grad f, the mean over all clients; None if some gradient is not finite."""

@@ -35,6 +35,7 @@ class Share:
     report: RankReport
     failure: ClientError | None = None
     totals: Mapping[str, RunningTotal] = field(default_factory=dict)  # in place of rows: added as they came
+    numbers: dict[str, np.ndarray] = field(default_factory=dict)  # at their clients' places, zero elsewhere
 
 
 @dataclass(kw_only=True, slots=True)
@@ -47,6 +48,7 @@ class Reduced:
     idle_time: float  # waiting for the slowest rank, mean over ranks
     stop: int  # 0, or the reason why a rank wants to stop
     checkpoint: bool  # whether a rank wants one after this round
+    numbers: dict[str, np.ndarray] = field(default_factory=dict)  # of each client
 
 
 def placed(values: np.ndarray, count: int, places: np.ndarray | slice) -> np.ndarray:
@@ -59,6 +61,13 @@ def placed(values: np.ndarray, count: int, places: np.ndarray | slice) -> np.nda
     everybody = np.zeros(count)
     everybody[places] = values
     everybody[np.isnan(everybody)] = np.inf
+    return everybody
+
+
+def among(own: np.ndarray, count: int, places: np.ndarray | slice) -> np.ndarray:
+    """One number for each of `count` clients: this rank's at their places, zero elsewhere."""
+    everybody = np.zeros(count)
+    everybody[places] = own
     return everybody
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from fedmpi.data.ownership import owner_of
 from fedmpi.errors import ClientError
 from fedmpi.mpi import Comm
-from fedmpi.simulation.parts import Order, Part
+from fedmpi.simulation.parts import Order, Part, may_lend
 from fedmpi.simulation.rank_report import RankReport
 from fedmpi.simulation.shares import Share
 from fedmpi.simulation.streamed_sum import Totals
@@ -27,7 +27,7 @@ class Stream:
         self._order, self._totals, self._at_once = order, totals, at_once
         clients = order.current.clients
         self._mine, self._num_own, self._trainers = order.population.share(
-            clients, may_lend=not order.method.tables
+            clients, may_lend=may_lend(order.method)
         )
         busiest = len(clients)
         if self._trainers is not None:
@@ -35,6 +35,7 @@ class Stream:
             self._lent, self._when = _lent(clients, self._trainers, comm.size, at_once)
         self.length = -(-busiest // at_once)  # parts, the same on all ranks
         self._peaks = [np.zeros(len(clients)) for _ in totals]
+        self._numbers = {name: np.zeros(len(clients)) for name in order.method.client_numbers}
         self._seconds, self._failure = 0.0, None
 
     def part(self, number: int) -> Part:
@@ -54,6 +55,8 @@ class Stream:
         """Add the updates of a part that is trained. `values`: largest magnitudes in each row."""
         self._seconds += seconds
         self._failure = self._failure or failure
+        for name, values in part.numbers().items():
+            self._numbers[name][part.mine] = values
         weights = self._order.current.weights[part.mine]
         for rows, total, peaks, own in zip(
             part.rows().values(), self._totals.values(), self._peaks, values, strict=True
@@ -75,6 +78,7 @@ class Stream:
             rows={},
             peaks=self._peaks,
             totals=self._totals,
+            numbers=self._numbers,
             report=RankReport(
                 stop=order.report.stop,
                 wants_checkpoint=order.report.wants_checkpoint,

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from fedmpi.config import Config
+from fedmpi.config.records import replace
 from fedmpi.data.ownership import owner_of
-from fedmpi.methods import Method, ServerState
+from fedmpi.methods import Method, Round, ServerState
 from fedmpi.models.engines import Engine
 from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
@@ -25,7 +26,7 @@ from fedmpi.simulation.client import Failures
 from fedmpi.simulation.clock import Stopwatch
 from fedmpi.simulation.gpu_aggregate import make_sum
 from fedmpi.simulation.gpu_client import GpuTrainer, make_trainer
-from fedmpi.simulation.parts import Order, Part, receive, start_lending, task_of
+from fedmpi.simulation.parts import Order, Part, receive, sent_by_server, start_lending, task_of
 from fedmpi.simulation.population import Population
 from fedmpi.simulation.running_total import most_kept, passing_rows
 from fedmpi.simulation.shares import Reduced
@@ -203,6 +204,20 @@ class Training:
             return method.end_interval(state, self.weighted_sum.total(rows, clients, mine))
         pieces = self._interval_rows(population, method, state, clients, self._passing_rows)
         return method.end_interval(state, self._streamed.total(pieces, clients))
+
+    def take_back(self, population: Population, method: Method, state: ServerState, current: Round) -> None:
+        """What clients that took part keep of the new x: some of this rank's clients after others."""
+        if not method.takes_back:
+            return
+        x = torch.as_tensor(state.global_params).to(population.start)[None]
+        sent = {"server_x": x, **sent_by_server(method, state, population.start)}
+        is_own = owner_of(current.clients, self._comm.size) == self._comm.rank
+        own = np.flatnonzero(is_own & current.takes_part)
+        for first in range(0, len(own), self._passing_rows):
+            mine = own[first : first + self._passing_rows]
+            local = population.memory.fetch(current.clients[mine])
+            method.take_back({**local, **sent}, replace(current, mine=mine))
+            population.memory.store(current.clients[mine], local)
 
     def _interval_rows(
         self, population: Population, method: Method, state: ServerState, clients: np.ndarray, count: int

@@ -30,7 +30,7 @@ LOOP = 'algorithm.engine="loop"'
 OWN, DATA = "tests.accelerator.own_code", Path(__file__).parent / "data"
 METHODS = (
     "mifa", "fedau", "fedvarp", "scaffold", "amplified-scaffold", "fedprox", "fedadam", "fedyogi",
-    "fedavgm", "focus", "fedstale", "debiasing-fedavg", "fedexp", "feddyn",
+    "fedavgm", "focus", "fedstale", "debiasing-fedavg", "fedexp", "feddyn", "fedawe", "fedpbc",
 )  # fmt: skip
 BERNOULLI = (
     'participation.availability="bernoulli"', "participation.probability=0.6",

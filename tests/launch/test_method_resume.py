@@ -57,9 +57,10 @@ def stop_after_nine(fedmpi_on, folder: Path, method: str) -> None:
     fedmpi_on(3, "run", "c.toml", "--out", "r.h5", "--set", "run.num_rounds=9")
 
 
-def test_stopped(fedmpi_on, tmp_path):
-    """MIFA, 9 rounds on 3 ranks, the rest on 1."""
-    stop_after_nine(fedmpi_on, tmp_path, "mifa")
+@pytest.mark.parametrize("method", ["mifa", "fedpbc"])
+def test_stopped(fedmpi_on, tmp_path, method):
+    """What clients remember, their own models too: 9 rounds on 3 ranks, the rest on 1."""
+    stop_after_nine(fedmpi_on, tmp_path, method)
     fedmpi_on(1, "resume", "r.h5", "--set", "run.num_rounds=24")
     assert_same(tmp_path)
 

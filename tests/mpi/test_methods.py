@@ -46,6 +46,9 @@ CASES = {
     "fedexp": ("fedexp", {}, twins.FedExP, {"epsilon": 1e-3}),
     "fedexp, small epsilon": ("fedexp", {"epsilon": 1e-4}, twins.FedExP, {"epsilon": 1e-4}),
     "feddyn": ("feddyn", {"alpha": 0.6}, twins.FedDyn, {"alpha": 0.6}),
+    "fedawe": ("fedawe", {}, twins.FedAWE, {}),
+    "fedawe, eta_g = 0.6": ("fedawe", {"echo": 0.6}, twins.FedAWE, {"echo": 0.6}),
+    "fedpbc": ("fedpbc", {}, twins.FedPBC, {}),
 }
 
 QUADRATIC = """
@@ -378,6 +381,42 @@ def test_feddyns_server_keeps_the_mean_of_the_clients(comm, who):
     control = simulation.state.extras["control"]
     assert np.abs(control).max() > 0.01
     assert_close(control, table(comm, simulation, "control").mean(axis=0), 1e-7)
+
+
+@pytest.mark.parametrize("name", ["fedawe", "fedpbc"])
+def test_own_models_with_everybody_are_fedavg(comm, name):
+    """All start from the x that they got in the round before."""
+    _, own = quadratic(comm, EVERYBODY, name=f'"{name}"')
+    _, plain = quadratic(comm, EVERYBODY)
+    assert_close(own, plain)
+
+
+@pytest.mark.parametrize("name", ["fedawe", "fedpbc"])
+def test_only_those_who_take_part_get_x(comm, name):
+    """After a round their own model is x; all others have another one."""
+    simulation, trajectory = quadratic(comm, SOME, name=f'"{name}"')
+    who, _ = make_participation(simulation.config, 8).weights(14)
+    own = trajectory[0] + table(comm, simulation, "own")
+    assert_close(own[who], np.tile(trajectory[-1], (len(who), 1)))
+    others = np.delete(own, who, axis=0)
+    assert (np.abs(others - trajectory[-1]).max(axis=1) > 1e-3).all()
+
+
+def test_fedawe_moves_by_the_rounds_missed(comm, shared_path):
+    """A client that comes for the first time in round 4 echoes its update five times, from x_0."""
+    q = np.zeros((5, 8))
+    q[4, 2] = 1
+    write_schedule(comm, shared_path / "q.csv", q)
+    who = f'selection = "schedule"\nschedule = "{shared_path}/q.csv"'
+    _, late = quadratic(comm, who, rounds=5, name='"fedawe"')
+    _, plain = quadratic(comm, who, rounds=5)
+    assert_close(late[5] - late[0], 5 * (plain[5] - plain[0]))
+
+
+def test_fedpbc_trains_those_who_are_absent(comm):
+    """All clients go on in their data in every round; the result file has only those who took part."""
+    simulation, _ = quadratic(comm, SOME, name='"fedpbc"')
+    assert (simulation.population.minibatches_drawn == 15 * 2).all()
 
 
 def test_fedavgm_is_fedavg_with_server_momentum(comm):

@@ -36,6 +36,8 @@ CASES = {
     "focus": (*EVERYBODY, 'algorithm.name="focus"'),
     "fedexp": (*EVERYBODY, 'algorithm.name="fedexp"', "algorithm.epsilon=1e-4"),
     "fedstale": (*EVERYBODY, 'algorithm.name="fedstale"'),
+    "fedawe": (*EVERYBODY, 'algorithm.name="fedawe"'),
+    "fedpbc": ('participation.selection="uniform"', 'algorithm.name="fedpbc"'),
 }  # fmt: skip
 
 

@@ -45,6 +45,7 @@ def run(problem: Problem, kind: type[FedAvg], **options: float) -> list[np.ndarr
     method, warmup = kind(problem, **options), FedAvg(problem)
     x = anchor = np.array(problem.x_0, np.float64)
     momentum, anchor_round, trajectory = np.zeros(len(x)), 0, [x]
+    method.begin(x)
     for t, q in enumerate(problem.q):
         who = np.flatnonzero(q).tolist()
         if t < problem.warmup_rounds:
@@ -52,6 +53,7 @@ def run(problem: Problem, kind: type[FedAvg], **options: float) -> list[np.ndarr
             x = x if added is None else x + added
             if t + 1 == problem.warmup_rounds:
                 anchor, anchor_round = x, t + 1
+                method.begin(x)
         else:
             added = method.round(t, x, who)
             if added is not None:  # None: this method skips the round
@@ -61,6 +63,7 @@ def run(problem: Problem, kind: type[FedAvg], **options: float) -> list[np.ndarr
                 x = anchor + problem.eta * (x - anchor)
                 anchor, anchor_round = x, t + 1
                 method.interval_over()
+            method.received(who, x)
         trajectory.append(x)
     return trajectory
 
@@ -92,6 +95,12 @@ class FedAvg:
 
     def interval_over(self) -> None:
         """P rounds are over."""
+
+    def begin(self, x: np.ndarray) -> None:
+        """The method begins, at this x: the first, or that after the warm-up."""
+
+    def received(self, who: list[int], x: np.ndarray) -> None:
+        """After the round; those present have the new x."""
 
 
 class WaitMinibatch(FedAvg):
@@ -411,3 +420,42 @@ class FedDyn(FedAvg):
             mean, total = mean + self.p.q[t, n] * (y - x), total + (y - x)
         self.h = self.h - self.alpha * total / self.n_all
         return mean - self.h / self.alpha
+
+
+class FedAWE(FedAvg):
+    """Xiang et al. (2024), Algorithm 1, and varying_awe.py: a model of each client, counters of absence.
+
+    All models are x_0 and all counters 1 at first (`not_participate_count_at_node`). Those present: y_n
+    from their own x_n; x <- mean of x_n + eta_g counter_n (y_n - x_n); then x_n <- x and the counter is 1.
+    All others: counter + 1, and x_n stays.
+    """
+
+    def __init__(self, problem: Problem, echo: float = 1.0) -> None:
+        super().__init__(problem)
+        self.echo, self.counters = echo, [1] * self.n_all
+
+    def begin(self, x):
+        self.models = np.tile(x, (self.n_all, 1))
+
+    def round(self, t, x, who):
+        sent = [
+            self.models[n] + self.echo * self.counters[n] * self.local(t, n, self.models[n]) for n in who
+        ]
+        self.counters = [1 if n in who else count + 1 for n, count in enumerate(self.counters)]
+        return np.mean(sent, axis=0) - x if who else None
+
+    def received(self, who, x):
+        self.models[who] = x
+
+
+class FedPBC(FedAWE):
+    """Xiang et al. (2023), Algorithm 1, and static_pbc.py: everybody trains, and x comes late.
+
+    In every round x_n <- y_n for all n, from their own x_n; x <- mean of x_n over those present, who then
+    have x_n <- x. If nobody is present, x stays, but all have trained.
+    """
+
+    def round(self, t, x, who):
+        for n in range(self.n_all):
+            self.models[n] = self.models[n] + self.local(t, n, self.models[n])
+        return self.models[who].mean(axis=0) - x if who else None

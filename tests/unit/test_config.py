@@ -139,7 +139,7 @@ WRONG_VALUES = [
     ("participation.availability", '"no"', '"no"', "package.module:function", 14),
     ("participation.selection", '"some"', '"some"', f"one of {SELECTIONS}", 14),
     ("participation.weighting", '"1/N"', '"1/N"', 'one of "equal", "all", "inverse-probability"', 14),
-    ("algorithm.name", '"fedsgd"', '"fedsgd"', '"feddyn", package.module:function', 18),
+    ("algorithm.name", '"fedsgd"', '"fedsgd"', '"fedpbc", package.module:function', 18),
     ("run.device", '"gpu"', '"gpu"', 'one of "auto", "cpu", "cuda"', 2),
     ("run.device", '["cpu"]', "['cpu']", 'one of "auto", "cpu", "cuda"', 2),
     ("run.dtype", '"float16"', '"float16"', 'one of "float32", "float64"', 2),

@@ -14,6 +14,7 @@ from tests.support.configs import SMALL
 WARMUP = ["warmup.num_rounds=2", "warmup.local_lr=0.1"]
 WEIGH_THEMSELVES = {
     "mifa", "fedlaavg", "fedau", "fedvarp", "focus", "wait-minibatch", "wait-full", "debiasing-fedavg",
+    "fedawe", "fedpbc",
 }  # fmt: skip
 
 
@@ -28,8 +29,9 @@ def overrides_of(method: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "method", ["mifa", "fedlaavg", "fedavg", "fedau", "fedvarp", "focus", "fedstale", "fedexp", "feddyn"]
-)
+    "method", ["mifa", "fedlaavg", "fedavg", "fedau", "fedvarp", "focus", "fedstale", "fedexp", "feddyn",
+               "fedawe", "fedpbc"],
+)  # fmt: skip
 def test_a_round_without_participants(fedmpi_cli, tmp_path, method):
     """MIFA and FedLaAvg move by the remembered mean, and evaluations see it; the others stay."""
     (tmp_path / "c.toml").write_text(SMALL)

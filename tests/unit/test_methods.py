@@ -196,6 +196,7 @@ CLASSES = {
     "fedlaavg": "FedLaAvg", "scaffold": "Scaffold", "amplified-scaffold": "AmplifiedScaffold",
     "wait-minibatch": "WaitMinibatch", "wait-full": "WaitFull", "fedstale": "FedStale",
     "debiasing-fedavg": "DebiasingFedAvg", "fedexp": "FedExP", "feddyn": "FedDyn",
+    "fedawe": "FedAwe", "fedpbc": "FedPbc",
 }  # fmt: skip
 NEEDED = {
     "fedlaavg": ["participation.selection=least-recent"],

@@ -1,0 +1,37 @@
+"""Loss and gradient of a whole client, F_n and grad F_n, at the parameters that the model has.
+
+Invariant: the model computes as in an evaluation, without dropout, so that no random number is drawn; and
+the samples of a client are taken in the same parts on any rank, so that the bits are the same.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedmpi.data.shard import ClientData
+from fedmpi.models.flat import FlatModel
+from fedmpi.models.losses import sample_losses
+
+
+def client_loss(model: FlatModel, data: ClientData, client: int) -> float:
+    """F_n of an owned client; 0 without samples."""
+    model.module.eval()
+    parts = [
+        sample_losses(model.module(inputs), labels).double().sum()
+        for inputs, labels in data.all_samples(client)
+    ]
+    model.module.train()
+    return sum(part.item() for part in parts) / max(data.size(client), 1)
+
+
+def add_client_gradient(model: FlatModel, data: ClientData, client: int, row: Tensor) -> float:
+    """Adds grad F_n of an owned client to a row; returns F_n. Without samples both are 0."""
+    model.module.eval()
+    loss_sum, parts = 0.0, model.trainable_views(row)
+    for inputs, labels in data.all_samples(client):
+        loss = sample_losses(model.module(inputs), labels).sum() / data.size(client)
+        torch._foreach_add_(parts, model.gradient(loss))
+        loss_sum += loss.item()
+    model.module.train()
+    return loss_sum
