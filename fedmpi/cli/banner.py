@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedmpi.config.compositions import names_text
 from fedmpi.experiments.notes import notes_on
 from fedmpi.mpi import placement
 from fedmpi.mpi.launcher import login_node_note
@@ -33,7 +34,7 @@ def banner(simulation: Simulation, attributes: dict[str, Any]) -> str:
         f"{data.partition.num_clients:,} clients, {config.data.partition}",
         f"  model    {config.model.name}: {simulation.model.num_params:,} parameters "
         f"({bytes_text(8 * simulation.model.num_params)} a reduction)",
-        f"  who      {config.participation.availability} / {config.participation.selection}",
+        f"  who      {names_text(config.participation.availability)} / {config.participation.selection}",
         f"  method   {config.algorithm.name}: gamma {config.algorithm.local_lr:g}, "
         f"I {config.algorithm.local_steps}, eta {eta:g}, P {interval}"
         + (f"; warm-up {config.warmup.num_rounds:,} rounds" if config.warmup else ""),

@@ -13,7 +13,7 @@ def add_starting(commands: argparse._SubParsersAction) -> None:
     new.add_argument("--method", default="fedavg", metavar="NAME", help="algorithm.name (default: fedavg)")
     new.add_argument(
         "--participation", default="periodic", metavar="NAME",
-        help="participation.availability (default: periodic)",
+        help="participation.availability, or several at once: sinusoidal,markov (default: periodic)",
     )  # fmt: skip
     new.add_argument("--out", metavar="FILE.toml", help="write to this file instead of printing")
     new.add_argument("--force", action="store_true", help="overwrite an earlier file")

@@ -9,27 +9,52 @@ from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
+from fedmpi.config.compositions import availabilities_in, names_in, readers_of, shared_keys
 from fedmpi.config.keys import Config, sections
-from fedmpi.config.registry import PARTITIONS, REGISTRIES, Finding, Part, Registry
+from fedmpi.config.records import replace
+from fedmpi.config.registry import AVAILABILITIES, PARTITIONS, REGISTRIES, Finding, Part, Registry
 from fedmpi.config.toml import toml_value
 
 
 def chosen(config: Config) -> Iterator[tuple[Registry, str, Part | None]]:
-    """Each kind of part, the name that the config gives, and the part; None for a user's own."""
+    """Each kind of part, a name that the config gives, and the part; None for a user's own."""
     for registry in REGISTRIES.values():
-        name = getattr(getattr(config, registry.section), registry.name)
-        yield registry, name, registry.part(name)
+        for name in names_in(getattr(getattr(config, registry.section), registry.name)):
+            yield registry, name, registry.part(name)
+
+
+def _views(config: Config, registry: Registry) -> list[Config]:
+    """The config as each part of a kind sees it: as if it stood alone."""
+    if registry is not AVAILABILITIES:
+        return [config]
+    return [replace(config, participation=one) for one in availabilities_in(config.participation)]
 
 
 def conflicts(config: Config) -> Iterator[Finding]:
     """Combinations that cannot work, as (key, problem)."""
     yield from _conflicts_between_sections(config)
-    for registry, name, part in chosen(config):
-        if part is None or not has_effect(config, registry.section, registry.name):
+    for registry in REGISTRIES.values():
+        if not has_effect(config, registry.section, registry.name):
             continue
-        yield from _missing(config, registry, name, part)
-        if part.conflicts:
-            yield from part.conflicts(config)
+        value = getattr(getattr(config, registry.section), registry.name)
+        if isinstance(value, list):
+            section = getattr(config, registry.section)
+            yield from shared_keys(registry, section, _given(config, registry.section))
+        for name, view in zip(names_in(value), _views(config, registry), strict=True):
+            part = registry.part(name)
+            if part:
+                yield from _missing(view, registry, name, part)
+            if part and part.conflicts:
+                yield from part.conflicts(view)
+
+
+def _given(config: Config, section: str) -> dict[str, Any]:
+    """The keys of a section that are set away from their default."""
+    return {
+        key.name: value
+        for name, key, value in _keys(config)
+        if name == section and value not in (default_of(key), key.metadata["otherwise"])
+    }
 
 
 def _conflicts_between_sections(config: Config) -> Iterator[Finding]:
@@ -67,7 +92,10 @@ def has_effect(config: Config, section: str, key: str) -> bool:
     if owners and not any(_is_read(config, registry, key) for registry in owners):
         return False
     rule = next(f for f in fields(sections()[section]) if f.name == key).metadata
-    return rule["has_effect"] is None or bool(rule["has_effect"](config))
+    if rule["has_effect"] is None:
+        return True
+    views = _views(config, owners[0]) if owners else [config]
+    return any(rule["has_effect"](view) for view in views)
 
 
 def _declares(registry: Registry, key: str) -> bool:
@@ -75,8 +103,7 @@ def _declares(registry: Registry, key: str) -> bool:
 
 
 def _is_read(config: Config, registry: Registry, key: str) -> bool:
-    part = registry.part(getattr(getattr(config, registry.section), registry.name))
-    return part is not None and key in part.key_names
+    return bool(readers_of(registry, getattr(config, registry.section), key))
 
 
 def unused_keys(config: Config) -> list[str]:

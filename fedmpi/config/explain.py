@@ -14,7 +14,7 @@ from fedmpi.config.effects import default_of
 from fedmpi.config.keys import may_change, sections
 from fedmpi.config.registry import REGISTRIES, Part, Registry
 from fedmpi.config.toml import toml_value
-from fedmpi.config.validate import expected
+from fedmpi.config.values import expected
 
 _WIDTH = 100
 

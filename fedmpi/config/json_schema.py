@@ -73,6 +73,9 @@ def _kinds(kind: Any) -> list[Any]:
 
 
 def _kind(kind: Any, rule: Any) -> dict[str, Any]:
+    if rule["several"] and typing.get_origin(kind) is list:
+        table = {"type": "object", "properties": {"name": _kind(str, rule)}, "required": ["name"]}
+        return {"type": "array", "minItems": 1, "items": {"anyOf": [_kind(str, rule), table]}}
     if rule["choices"]:
         accepted: list[dict[str, Any]] = [{"enum": list(rule["choices"])}]
         accepted += [{"type": "string", "pattern": FUNCTION}] * rule["or_function"]

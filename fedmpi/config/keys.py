@@ -141,7 +141,13 @@ class ModelConfig:
 class ParticipationConfig:
     """[participation] Who takes part in a round, and with what weight q."""
 
-    availability: str = option("always", "who could take part", choices=AVAILABILITIES, or_function=True)
+    availability: str | list[str | dict] = option(
+        "always",
+        "who could take part; of several, those whom all of them let",
+        choices=AVAILABILITIES,
+        or_function=True,
+        several=True,
+    )
     selection: str = option("all", "who is taken of the available", choices=SELECTIONS)
     weighting: str = option(
         "equal",

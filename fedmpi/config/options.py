@@ -22,6 +22,7 @@ def option(
     choices: Iterable[str] = (),
     or_function: bool = False,
     or_file: bool = False,
+    several: bool = False,
     needed: str = "",
     has_effect: Callable[[Config], bool] | None = None,
     may_change: bool = False,
@@ -31,6 +32,7 @@ def option(
 
     `needed` says what is accepted where the part that declares the key cannot do without it. `has_effect`
     tells when the key is read, beyond the choice of the part that declares it; by default always.
+    `several`: a list of choices, or of tables with one, is the choice of all of them (compositions.py).
     `may_change`: also when a run goes on. `otherwise`: the value where None is the default and the chosen
     part has no default of its own.
     """
@@ -42,6 +44,7 @@ def option(
         "choices": choices,
         "or_function": or_function,
         "or_file": or_file,
+        "several": several,
         "required": default is REQUIRED,
         "needed": needed,
         "has_effect": has_effect,

@@ -11,7 +11,7 @@ from fedmpi.config.explain import readers
 from fedmpi.config.keys import sections
 from fedmpi.config.registry import REGISTRIES
 from fedmpi.config.toml import toml_value
-from fedmpi.config.validate import expected
+from fedmpi.config.values import expected
 
 
 def reference() -> str:

@@ -33,13 +33,22 @@ _VALUES = {
 
 
 def starting_config(method: str, availability: str, **values: Any) -> str:
-    """TOML text with comments. `values`: other ones for keys of the availability."""
+    """TOML text with comments. `values`: other ones for keys of the availability.
+
+    Several availabilities, with commas between them, become a list of tables with their own keys.
+    """
     parts = {"algorithm": (METHODS, method), "participation": (AVAILABILITIES, availability)}
     tables = {section: dict(table) for section, table in _VALUES.items()}
-    for section, (registry, name) in parts.items():
-        _require(registry, name)
-        tables[section][registry.name] = name
-        for key, value in (registry.fact(name, "start") or {}).items():
+    for section, (registry, names) in parts.items():
+        for name in names.split(","):
+            _require(registry, name)
+        if "," in names and registry is AVAILABILITIES:
+            tables[section][registry.name] = [
+                {"name": name, **(registry.fact(name, "start") or {})} for name in names.split(",")
+            ]
+            continue
+        tables[section][registry.name] = names
+        for key, value in (registry.fact(names, "start") or {}).items():
             other, _, key = key.rpartition(".")
             tables[other or section][key] = value
     tables["participation"] |= values
@@ -70,8 +79,10 @@ def _lines(section: str, table: dict[str, Any], config: Config, own: set[str]) -
     rules = {key.name: key for key in fields(sections()[section])}
     names = {str(value) for value in table.values()}
     for name, value in table.items():
-        if has_effect(config, section, name):
-            key = f"{section}.{name}"
+        key = f"{section}.{name}"
+        if key in REGISTRIES and isinstance(value, list):
+            yield from _composition(REGISTRIES[key], value)
+        elif has_effect(config, section, name):
             meaning = _meaning(rules[name].metadata["doc"], names)
             meaning = _summary(REGISTRIES[key], value) if key in REGISTRIES else meaning
             yield from _line(f"{name} = {toml_value(value)}", meaning)
@@ -82,10 +93,22 @@ def _lines(section: str, table: dict[str, Any], config: Config, own: set[str]) -
             yield from _line(f"# {name} {value}", _meaning(rule.metadata["doc"], names))
 
 
+def _composition(registry: Registry, entries: list[dict[str, Any]]) -> Iterator[str]:
+    """A list of tables, one in a line, each below what it stands for."""
+    yield f"# All of these at once; a table has keys of its own: fedmpi help {registry.key}"
+    yield f"{registry.name} = ["
+    for entry in entries:
+        part = registry.part(entry["name"])
+        summary = part.summary if part else "Your own."
+        yield from textwrap.wrap(summary, _WIDTH, initial_indent="  # ", subsequent_indent="  # ")
+        yield f"  {toml_value(entry)},"
+    yield "]"
+
+
 def _meaning(doc: str, names: set[str]) -> str:
     """Without the names that the key is for, where one of them stands in the same section."""
     prefix, _, meaning = doc.partition(": ")
-    return meaning if names & set(prefix.split(", ")) else doc
+    return meaning if meaning and names & set(prefix.split(", ")) else doc
 
 
 def _summary(registry: Registry, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 
@@ -16,5 +17,10 @@ def toml_value(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(toml_value, value)) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{toml_value(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
     return repr(value)
+
+
+def _key(name: str) -> str:
+    """Bare where TOML allows it."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_value(name)

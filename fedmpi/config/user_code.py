@@ -141,7 +141,8 @@ def describe_code(config: Config) -> dict[str, str]:
             continue
         thing = _passed.get((registry.key, name))
         source = thing.source if thing else source_text(import_function(name, registry.key))
-        described[registry.key] = {"name": name, "sha256": _digest(source), "source": source}
+        place = registry.key + (f", {name}" if registry.key in described else "")
+        described[place] = {"name": name, "sha256": _digest(source), "source": source}
     return {"user_code": json.dumps(described)} if described else {}
 
 

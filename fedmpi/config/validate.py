@@ -6,18 +6,19 @@ that cannot work are each named with key, value, what is accepted and where it s
 
 from __future__ import annotations
 
-import math
 import re
 import tomllib
-import types
 import typing
 from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from fedmpi.config.compositions import checked_entries
 from fedmpi.config.effects import chosen, conflicts
 from fedmpi.config.keys import Config, sections
+from fedmpi.config.registry import REGISTRIES
+from fedmpi.config.values import as_float, expected, has_type, in_range, show
 from fedmpi.errors import ConfigError, UserError, did_you_mean
 
 _MAX_BYTES = 8 << 20
@@ -117,7 +118,7 @@ def _apply_overrides(
 def _section(name: str, kind: type, table: Any, places: _Places, problems: list[str]) -> Any:
     """The record of one section, or None with the problems noted."""
     if not isinstance(table, dict):
-        problems.append(f"config {name} = {_show(table)}: expected a section [{name}] ({places.source})")
+        problems.append(f"config {name} = {show(table)}: expected a section [{name}] ({places.source})")
         return None
     types_of = typing.get_type_hints(kind)
     known = {f.name: f for f in fields(kind)}
@@ -128,10 +129,13 @@ def _section(name: str, kind: type, table: Any, places: _Places, problems: list[
         if key not in known:
             problems.append(f"config {name}.{key}: unknown key; {did_you_mean(key, known)} ({where})")
             continue
-        value = _as_float(value, types_of[key])
+        value = as_float(value, types_of[key])
         wanted = expected(types_of[key], known[key].metadata)
-        if not _has_type(value, types_of[key]) or not _in_range(value, known[key].metadata):
-            problems.append(f"config {name}.{key} = {_show(value)}: expected {wanted} ({where})")
+        if not has_type(value, types_of[key]) or not in_range(value, known[key].metadata):
+            problems.append(f"config {name}.{key} = {show(value)}: expected {wanted} ({where})")
+        elif known[key].metadata["several"] and isinstance(value, list):
+            value, wrong = checked_entries(REGISTRIES[f"{name}.{key}"], value, kind)
+            problems += [f"config {name}.{key}: {text} ({where})" for text in wrong]
         values[key] = value
     for key, f in known.items():
         if f.metadata["required"] and key not in table:
@@ -140,99 +144,6 @@ def _section(name: str, kind: type, table: Any, places: _Places, problems: list[
                 f"config {name}.{key}: missing; {f.metadata['doc']}; expected {wanted} ({places.source})"
             )
     return kind(**values) if len(problems) == found else None
-
-
-def _show(value: Any) -> str:
-    try:
-        text = repr(value) if not isinstance(value, str) else f'"{value}"'
-    except ValueError:
-        text = "a number of thousands of digits"
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _as_float(value: Any, kind: Any) -> Any:
-    """Whole numbers are fine where a float is expected, in lists too."""
-    accepts = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    if float in accepts and isinstance(value, int) and not isinstance(value, bool):
-        return float(value) if abs(value) < 2**1023 else value
-    for accepted in accepts:
-        if typing.get_origin(accepted) is list and isinstance(value, list):
-            return [_as_float(v, typing.get_args(accepted)[0]) for v in value]
-    return value
-
-
-def _has_type(value: Any, kind: Any) -> bool:
-    if isinstance(kind, types.UnionType):
-        return any(_has_type(value, k) for k in typing.get_args(kind) if k is not type(None))
-    if typing.get_origin(kind) is list:
-        inner = typing.get_args(kind)[0]
-        return isinstance(value, list) and bool(value) and all(_has_type(v, inner) for v in value)
-    if kind is dict:
-        return isinstance(value, dict) and all(_is_plain(v) for v in value.values())
-    if kind is float:
-        return isinstance(value, float) and math.isfinite(value)
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
-    return isinstance(value, kind)
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(map(_is_plain, value))
-    return isinstance(value, bool | float | str) or (isinstance(value, int) and value.bit_length() <= 1024)
-
-
-def _in_range(value: Any, rule: Any) -> bool:
-    if isinstance(value, list):
-        return all(_in_range(v, rule) for v in value)
-    if rule["choices"] and isinstance(value, str):
-        is_function = rule["or_function"] and re.fullmatch(r"[\w.]+:\w+", value)
-        is_file = rule["or_file"] and value.endswith((".h5", ".hdf5"))
-        return bool(value in rule["choices"] or is_function or is_file)
-    if isinstance(value, int | float):
-        return (
-            (rule["at_least"] is None or value >= rule["at_least"])
-            and (rule["at_most"] is None or value <= rule["at_most"])
-            and (rule["above"] is None or value > rule["above"])
-        )
-    return True
-
-
-_WORDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
-
-
-def expected(kind: Any, rule: Any) -> str:
-    """What a key accepts, in words: `an integer >= 1`."""
-    if isinstance(kind, types.UnionType):
-        kinds = [k for k in typing.get_args(kind) if k is not type(None)]
-        return ", or ".join(expected(k, rule) for k in kinds)
-    if rule["choices"]:
-        extra = ["package.module:function"] * rule["or_function"] + ["path of an .h5 file"] * rule[
-            "or_file"
-        ]
-        return "one of " + ", ".join([*(f'"{c}"' for c in rule["choices"]), *extra])
-    if typing.get_origin(kind) is list:
-        inner = typing.get_args(kind)[0]
-        words = (
-            "lists of numbers"
-            if typing.get_origin(inner) is list
-            else {int: "integers"}.get(inner, "numbers")
-        )
-        text = f"a list of {words}"
-    else:
-        text = _WORDS.get(kind, "a table of plain values")
-    return text + _range_text(rule)
-
-
-def _range_text(rule: Any) -> str:
-    """` >= 1`, ` from 0 to 1`, ` above 0, at most 1`, or nothing."""
-    at_least, above, at_most = rule["at_least"], rule["above"], rule["at_most"]
-    if at_most is None:
-        signs = ((">=", at_least), (">", above))
-        return "".join(f" {sign} {value}" for sign, value in signs if value is not None)
-    if at_least is not None:
-        return f" from {at_least} to {at_most}"
-    return f" above {above}, at most {at_most}" if above is not None else f" <= {at_most}"
 
 
 def _resolve(config: Config, source: str) -> Config:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedmpi.config import Config
+from fedmpi.config.compositions import availabilities_in
 from fedmpi.errors import UserError
 from fedmpi.mpi import Comm
 from fedmpi.participation import Participation, make_participation
@@ -29,7 +30,8 @@ def adviser_of(config: Config, known: Known | None = None) -> Adviser:
 def participation_of(config: Config) -> tuple[Participation, int]:
     """(participation, number of clients); the data are read only if participation depends on them."""
     num_clients = config.data.num_clients
-    if num_clients is not None and config.participation.probability_from is None:
+    from_labels = any(one.probability_from for one in availabilities_in(config.participation))
+    if num_clients is not None and not from_labels:
         return make_participation(config, num_clients), num_clients
     from fedmpi.data.partition import ClientLabels, make_partition
     from fedmpi.data.sources import load_dataset

@@ -14,8 +14,9 @@ import numpy as np
 
 from fedmpi.config.keys import Config
 from fedmpi.config.options import option
-from fedmpi.config.registry import AVAILABILITIES, Finding
+from fedmpi.config.registry import Finding
 from fedmpi.methods.base import Method, ServerState, method
+from fedmpi.participation.cycle import declared_cycle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +32,7 @@ def cycle_length(config: Config) -> int | None:
     """Rounds of a cycle: as given, or the rounds after which availability repeats."""
     if config.algorithm.wait_rounds is not None:
         return config.algorithm.wait_rounds
-    cycle = AVAILABILITIES.fact(config.participation.availability, "cycle")
-    return cycle(config.participation) if cycle else None
+    return declared_cycle(config.participation)
 
 
 def _conflicts(config: Config) -> Iterator[Finding]:

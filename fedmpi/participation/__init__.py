@@ -14,7 +14,7 @@ import numpy as np
 
 from fedmpi.config.keys import Config
 from fedmpi.config.registry import SELECTIONS, WEIGHTINGS
-from fedmpi.participation.availability import make_availability
+from fedmpi.participation.composition import make_availability
 from fedmpi.participation.expectation import expected_weights
 
 # They register themselves, in the order in which their names are listed.

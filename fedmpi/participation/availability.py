@@ -64,16 +64,9 @@ class Availability:
 
 # `availability(name, keys...)` registers a class (config, num_clients, seed, labels). Facts that others ask
 # for: `knows_probability`; `is_by_chance(config)`, whether chance decides; `is_cheap` to look far ahead;
-# `cycle(config)`, rounds after which it repeats.
+# `cycle(config)`, rounds after which it repeats; `leaves(config)`, keys
+# that are for others of a list.
 availability = AVAILABILITIES
-
-
-def make_availability(
-    config: ParticipationConfig, num_clients: int, seed: int, labels: ClientLabels | None = None
-) -> Availability:
-    """The availability that a config names. `labels` is used only by those that depend on the label mix."""
-    kind = AVAILABILITIES.get(config.availability, UserFunction)
-    return kind(config, num_clients, seed, labels)
 
 
 @availability("always", knows_probability=True, is_cheap=True)

@@ -10,16 +10,21 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+from fedmpi.config.compositions import availability_facts
 from fedmpi.config.keys import Config, ParticipationConfig
-from fedmpi.config.registry import AVAILABILITIES
 
 _GOLDEN = (3 - math.sqrt(5)) / 2  # of a circle: steps of this length cover it most evenly
 
 
+def declared_cycle(who: ParticipationConfig | SimpleNamespace) -> int | None:
+    """Rounds after which the availability repeats; None if it does not. Of several, when all of them do."""
+    found = [cycle(one) for one, cycle in availability_facts(who, "cycle") if cycle]
+    return math.lcm(*filter(None, found)) if any(found) else None
+
+
 def cycle_of(who: ParticipationConfig | SimpleNamespace) -> int:
-    """Rounds after which the availability repeats; 1 if it does not."""
-    cycle = AVAILABILITIES.fact(who.availability, "cycle")
-    return (cycle(who) if cycle else None) or 1
+    """The same; 1 if it does not."""
+    return declared_cycle(who) or 1
 
 
 def stored_cycle(config: dict[str, Any]) -> int:

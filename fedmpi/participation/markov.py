@@ -19,6 +19,7 @@ from fedmpi.data import rng
 from fedmpi.errors import UserError
 from fedmpi.participation.availability import Availability, availability
 from fedmpi.participation.probabilities import (
+    PROBABILITY,
     ProbabilityKeys,
     client_probabilities,
     draw_clients,
@@ -84,6 +85,11 @@ def _markov_conflicts(config: Config) -> Iterator[Finding]:
             )
 
 
+def _left_to_others(who: ParticipationConfig) -> tuple[str, ...]:
+    """With both rates it needs no probability, which may be for another availability of a list."""
+    return PROBABILITY if who.to_inactive is not None else ()
+
+
 def _as_list(value: float | list[float]) -> list[float]:
     return value if isinstance(value, list) else [value]
 
@@ -94,7 +100,8 @@ def _stretched(values: list[float], length: int) -> list[float]:
 
 @availability(
     "markov", MarkovKeys, ProbabilityKeys, conflicts=_markov_conflicts,
-    knows_probability=True, is_by_chance=lambda who: True, start={"to_active": 0.1, "to_inactive": 0.2},
+    knows_probability=True, is_by_chance=lambda who: True, leaves=_left_to_others,
+    start={"to_active": 0.1, "to_inactive": 0.2},
 )  # fmt: skip
 class Markov(Availability):
     """Absent clients return with probability to_active in a round, present ones leave with to_inactive.

@@ -16,7 +16,12 @@ from fedmpi.config.options import option
 from fedmpi.config.registry import Finding
 from fedmpi.participation.availability import availability
 from fedmpi.participation.chance import Drawn
-from fedmpi.participation.probabilities import ProbabilityKeys, draw_clients, probability_conflicts
+from fedmpi.participation.probabilities import (
+    PROBABILITY,
+    ProbabilityKeys,
+    draw_clients,
+    probability_conflicts,
+)
 
 if TYPE_CHECKING:
     from fedmpi.data.partition import ClientLabels
@@ -42,16 +47,19 @@ def _conflicts(config: Config) -> Iterator[Finding]:
     groups, num_clients = config.participation.outage_groups, config.data.num_clients
     if num_clients and (groups or 0) > num_clients:
         yield "participation.outage_groups", f"{groups} groups for {num_clients} clients"
-    yield from probability_conflicts(config)
+    yield from probability_conflicts(config, is_needed=False)
 
 
 @availability(
     "outages", OutageKeys, ProbabilityKeys, conflicts=_conflicts,
-    start={"probability": 0.3, "outage_groups": 5, "outage_probability": 0.2},
-    knows_probability=True, is_by_chance=lambda who: True,
+    start={"outage_groups": 5, "outage_probability": 0.2},
+    knows_probability=True, is_by_chance=lambda who: True, leaves=lambda who: PROBABILITY,
 )  # fmt: skip
 class Outages(Drawn):
-    """As bernoulli, but in each round each group is away as a whole with `outage_probability`."""
+    """In each round each group is away as a whole with `outage_probability`; others as in bernoulli.
+
+    In a list with other availabilities a `probability` of the section is theirs.
+    """
 
     is_independent = False
 

@@ -21,6 +21,7 @@ from fedmpi.errors import UserError
 if TYPE_CHECKING:
     from fedmpi.data.partition import ClientLabels
 
+PROBABILITY = ("probability", "probability_from")  # keys that say it
 _SPARSE = 0.02  # below this share, drawing the clients is cheaper than one draw for each client
 
 
@@ -34,8 +35,9 @@ class ProbabilityKeys:
 
     probability: float | list[float] | None = option(
         None,
-        "chance that a client is available, one number or one per client: bernoulli; periodic, in its turn "
-        "(default 1); sinusoidal, mean of the day; markov, in the long run; cyclic, as share of the cycle",
+        "chance that a client is available, one number or one per client: bernoulli; periodic, in its "
+        "turn, and outages (both default 1); sinusoidal, mean of the day; markov, in the long run; "
+        "cyclic, as share of the cycle",
         at_least=0,
         at_most=1,
     )
@@ -115,7 +117,9 @@ def per_client(config: ParticipationConfig, key: str, num_clients: int) -> np.nd
 def client_probabilities(
     config: ParticipationConfig, num_clients: int, seed: int, labels: ClientLabels | None
 ) -> np.ndarray:
-    """(num_clients,) as the config says: a number, a list, or drawn from the labels."""
+    """(num_clients,) as the config says: a number, a list, or drawn from the labels; 1 without any."""
+    if config.probability_from is None and config.probability is None:
+        return np.broadcast_to(np.array(1.0), num_clients)
     if config.probability_from is None:
         return per_client(config, "probability", num_clients)
     if config.probability_from == "lognormal":

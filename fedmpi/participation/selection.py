@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedmpi.config.compositions import availabilities_in
 from fedmpi.config.keys import Config
 from fedmpi.config.options import option
 from fedmpi.config.registry import SELECTIONS, Finding
@@ -38,10 +39,11 @@ def _count_conflicts(config: Config) -> Iterator[Finding]:
     count, num_clients = config.participation.clients_per_round, config.data.num_clients
     if count is not None and num_clients and count > num_clients:
         yield "participation.clients_per_round", f"{count} exceeds data.num_clients = {num_clients}"
-    elif count is not None and num_clients and config.participation.availability == "periodic":
-        groups = config.participation.num_groups
-        largest = -(-num_clients // groups) if groups and groups <= num_clients else num_clients
-        if count > largest:
+        return
+    for one in availabilities_in(config.participation):
+        groups = one.num_groups if one.availability == "periodic" else None
+        largest = -(-(num_clients or 0) // groups) if groups else 0
+        if count is not None and 0 < largest < count and groups <= num_clients:
             yield (
                 "participation.clients_per_round",
                 f"{count} exceeds the {largest} clients of a group: data.num_clients = {num_clients} in "

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from fedmpi.config.compositions import availability_facts
 from fedmpi.config.keys import Config
 from fedmpi.config.registry import AVAILABILITIES, SELECTIONS, WEIGHTINGS, Finding
 
@@ -32,12 +33,13 @@ def by_all(clients: np.ndarray, num_clients: int, chances: Chances) -> np.ndarra
 def _inverse_conflicts(config: Config) -> Iterator[Finding]:
     """1 / (N * probability) needs to know the probability of taking part."""
     who = config.participation
-    if not AVAILABILITIES.fact(who.availability, "knows_probability"):
+    unknown = [one.availability for one, knows in availability_facts(who, "knows_probability") if not knows]
+    if unknown:
         known = [p.name for p in AVAILABILITIES.parts() if p.facts.get("knows_probability")]
         names = ", ".join(f'"{name}"' for name in known)
         yield (
             "participation.weighting",
-            f'"inverse-probability" needs a known probability, which availability = "{who.availability}" '
+            f'"inverse-probability" needs a known probability, which availability = "{unknown[0]}" '
             f'does not have; use one of {names}, or weighting = "equal" or "all"',
         )
         return
@@ -49,8 +51,8 @@ def _inverse_conflicts(config: Config) -> Iterator[Finding]:
             'or "fedau", which estimate it',
         )
         return
-    is_by_chance = AVAILABILITIES.fact(who.availability, "is_by_chance")
-    if who.selection != "all" and is_by_chance and is_by_chance(who):
+    by_chance = any(rule(one) for one, rule in availability_facts(who, "is_by_chance") if rule)
+    if who.selection != "all" and by_chance:
         yield (
             "participation.weighting",
             f'"inverse-probability" with selection = "{who.selection}": the chance to be chosen depends on '

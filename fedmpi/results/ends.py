@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from fedmpi.config import AVAILABILITIES
 from fedmpi.errors import UserError
 from fedmpi.errors.wording import option
+from fedmpi.participation.cycle import declared_cycle
 from fedmpi.results.settled import LAST, cadence, in_window, mean_over, window
 from fedmpi.storage.columns import DONE, METRICS
 from fedmpi.storage.reader import open_run, read_config, read_table
@@ -49,8 +49,7 @@ class RunEnd:
     def cycle(self) -> int:
         """Rounds after which participation and amplification repeat."""
         options, who = self.config["algorithm"], _Stored(**self.config["participation"])
-        declared = AVAILABILITIES.fact(who.availability, "cycle")
-        parts = [declared(who) if declared else None, who.trace_period]
+        parts = [declared_cycle(who), who.trace_period]
         parts.append(options.get("wait_rounds"))
         if options.get("amplification", 1) != 1 or options["name"] == "amplified-scaffold":
             parts.append(options.get("amplify_every"))

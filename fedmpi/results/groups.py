@@ -91,7 +91,17 @@ def value_text(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list) and any(isinstance(entry, str | dict) for entry in value):
+        return " and ".join(map(_entry_text, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _entry_text(entry: str | dict[str, Any]) -> str:
+    """A name, with the keys of its own in brackets."""
+    if isinstance(entry, str):
+        return entry
+    own = ", ".join(f"{key} {value_text(value)}" for key, value in entry.items() if key != "name")
+    return f"{entry.get('name')} ({own})" if own else str(entry.get("name"))
 
 
 def _identity(run: Run) -> str:

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from fedmpi import theory
-from fedmpi.config import AVAILABILITIES, METHODS, Config
+from fedmpi.config import METHODS, Config
+from fedmpi.config.compositions import availability_facts
 from fedmpi.participation import Participation
+from fedmpi.participation.cycle import declared_cycle
 from fedmpi.theory.chance_report import bias_report, proposition_report
 from fedmpi.theory.long_run import LongRun, cycle_of, seen
 
@@ -75,11 +77,11 @@ def look_ahead(config: Config, participation: Participation, num_clients: int) -
 def _rounds_to_see(config: Config, num_clients: int) -> int:
     """Enough for several intervals of this config, and for two of those that could be regularized."""
     who = config.participation
-    cycle = (who.num_groups or 1) * (who.rounds_per_group or 1)
+    cycle = declared_cycle(who) or 1
     if who.clients_per_round:
         cycle = max(cycle, math.ceil(num_clients / who.clients_per_round))
     wanted = min(max(_FEWEST_ROUNDS, 4 * config.algorithm.amplify_every, 2 * cycle), _MOST_ROUNDS)
-    is_cheap = AVAILABILITIES.fact(who.availability, "is_cheap") or who.selection == "schedule"
+    is_cheap = who.selection == "schedule" or all(fact for _, fact in availability_facts(who, "is_cheap"))
     return wanted if is_cheap else min(wanted, _MOST_VISITS // num_clients)
 
 

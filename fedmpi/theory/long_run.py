@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmpi.config import AVAILABILITIES, Config
+from fedmpi.config import Config
+from fedmpi.config.compositions import availabilities_in
 from fedmpi.participation import Participation
+from fedmpi.participation.cycle import declared_cycle
 from fedmpi.theory.random_participation import sampled_long_run_variance
 from fedmpi.theory.weights import Weights, interval_sums
 
@@ -180,11 +182,8 @@ def _same_for_all(per_round: np.ndarray) -> bool:
 
 def cycle_of(config: Config) -> int | None:
     """Rounds after which probabilities repeat, where they change."""
-    who = config.participation
-    declared = AVAILABILITIES.fact(who.availability, "cycle")
-    if declared:
-        return declared(who)
-    if who.trace_period:
-        return who.trace_period
-    day = who.rounds_per_day
-    return None if day is None else round(day if day == round(day) else 20 * day) or 1
+    found = [declared_cycle(config.participation)]
+    for one in availabilities_in(config.participation):
+        day = one.rounds_per_day if one.availability == "sinusoidal" else None
+        found += [] if day is None else [round(day if day == round(day) else 20 * day) or 1]
+    return math.lcm(*filter(None, found)) if any(found) else None

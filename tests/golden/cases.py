@@ -7,10 +7,11 @@ warm-up, amplification, its own rates) and shrink what only costs time (samples,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedmpi.config import METHODS, Config, validate
+from fedmpi.config import AVAILABILITIES, METHODS, Config, validate
+from fedmpi.config.starting import starting_config
 from fedmpi.experiments.reproduce import HERE as RECIPES
 from fedmpi.experiments.sweep.points import load_sweep
 
@@ -30,7 +31,7 @@ class Case:
 
 def cases() -> list[Case]:
     """All of them, by name."""
-    found = [*_protocols(), *_recipes(), *_methods(), *_models()]
+    found = [*_protocols(), *_recipes(), *_methods(), *_models(), *_participations()]
     return sorted(found, key=lambda case: case.name)
 
 
@@ -169,6 +170,24 @@ num_rounds = 3
 local_lr = 0.1
 """
 
+_QUADRATIC_OF_MANY = """
+[run]
+num_rounds = 20
+eval_every = 4
+dtype = "float64"
+[data]
+dataset = "quadratic"
+centers = [[1.0, -2.0], [0.5, 3.0], [-1.5, 0.25], [2.0, 2.0], [-3.0, -1.0], [0.0, 1.0], [1.5, 1.5],
+           [-0.5, -2.5], [2.5, 0.5], [-1.0, 2.0], [0.25, -0.75], [3.0, -3.0]]
+[model]
+name = "quadratic"
+[algorithm]
+local_lr = 0.05
+local_steps = 3
+amplification = 1.5
+amplify_every = 5
+"""
+
 _OPTIONS = {
     "wait-minibatch": "wait_rounds = 4",
     "wait-full": "wait_rounds = 4",
@@ -188,6 +207,22 @@ def _methods() -> Iterator[Case]:
         quadratic = validate.parse(_QUADRATIC.format(**words), "golden.toml")
         variants = (("loop", "float64"),)
         yield Case(f"methods/{method}-quadratic", f"{method} on a quadratic problem", quadratic, variants)
+
+
+_COMPOSITION = "sinusoidal,markov,outages"
+
+
+def _participations() -> Iterator[Case]:
+    """Every availability with the values that `fedmpi new` gives it, and three at once."""
+    for name in [*AVAILABILITIES, _COMPOSITION]:
+        if name != "trace":  # a file of one's own
+            who = validate.parse(starting_config("fedavg", name), "golden.toml").participation
+            config = validate.parse(_QUADRATIC_OF_MANY, "golden.toml")
+            variants = (("loop", "float64"),)
+            yield Case(
+                f"participation/{name.replace(',', '-')}", f"{name} on a quadratic problem",
+                replace(config, participation=replace(who, clients_per_round=3)), variants,
+            )  # fmt: skip
 
 
 def _models() -> Iterator[Case]:

@@ -12,7 +12,7 @@ from fedmpi.cli.trace import import_trace
 from fedmpi.config import ParticipationConfig
 from fedmpi.errors import UserError
 from fedmpi.participation.activity import Activity, read_activity
-from fedmpi.participation.availability import make_availability
+from fedmpi.participation.composition import make_availability
 
 # Two devices as FedScale has them, with ids from 1; the second is active until its log ends.
 LOG = {

@@ -11,7 +11,8 @@ from fedmpi.config import ParticipationConfig
 from fedmpi.data.partition import ClientLabels, Partition
 from fedmpi.errors import UserError
 from fedmpi.participation import make_participation
-from fedmpi.participation.availability import Availability, make_availability
+from fedmpi.participation.availability import Availability
+from fedmpi.participation.composition import make_availability
 from fedmpi.participation.probabilities import draw_clients
 from tests.unit.test_participation import config_of, counts, make, rounds
 

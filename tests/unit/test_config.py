@@ -136,7 +136,7 @@ WRONG_VALUES = [
     ("model.name", '"resnet"', '"resnet"', f"one of {MODELS}", 11),
     ("model.name", '":build"', '":build"', f"one of {MODELS}", 11),
     ("model.name", '"own.h5"', '"own.h5"', f"one of {MODELS}", 11),
-    ("participation.availability", '"no"', '"no"', "package.module:function", 14),
+    ("participation.availability", '"no"', '"no"', 'tables {name = "...", ...} with keys of their own', 14),
     ("participation.selection", '"some"', '"some"', f"one of {SELECTIONS}", 14),
     ("participation.weighting", '"1/N"', '"1/N"', 'one of "equal", "all", "inverse-probability"', 14),
     ("algorithm.name", '"fedsgd"', '"fedsgd"', '"fedpbc", package.module:function', 18),

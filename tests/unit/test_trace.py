@@ -10,7 +10,8 @@ import pytest
 
 from fedmpi.config import ParticipationConfig
 from fedmpi.errors import UserError
-from fedmpi.participation.availability import Availability, make_availability
+from fedmpi.participation.availability import Availability
+from fedmpi.participation.composition import make_availability
 
 HEADER = "client,start,end\n"
 ROWS = [(0, 0, 2), (3, 1, 4), (0, 5, 6), (3, 3, 8)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmpi import theory
+from fedmpi.config.compositions import names_text
 from fedmpi.results.groups import Group, value_text
 from fedmpi.results.plots.curves import draw_curves
 from fedmpi.results.plots.style import tidy
@@ -42,7 +43,7 @@ def evenness(run: Run) -> Evenness:
 
 def _kind(run: Run, even: int | None) -> str:
     who = run.config["participation"]
-    words = [who["availability"]] if who["availability"] != "always" else []
+    words = [names_text(who["availability"])] if who["availability"] != "always" else []
     words += [who["selection"]] if who["selection"] != "all" or not words else []
     text = ", ".join(words)
     if even:
