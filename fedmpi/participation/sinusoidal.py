@@ -37,9 +37,14 @@ class SinusoidalKeys:
     )
 
 
+def _cycle(who: ParticipationConfig) -> int | None:
+    day = who.rounds_per_day
+    return round(day) if day and day == round(day) else None
+
+
 @availability(
     "sinusoidal", SinusoidalKeys, ProbabilityKeys, conflicts=probability_conflicts,
-    knows_probability=True, is_by_chance=lambda who: True,
+    knows_probability=True, is_by_chance=lambda who: True, cycle=_cycle,
     start={"probability": 0.3, "amplitude": 0.25, "rounds_per_day": 25.0},
 )  # fmt: skip
 class Sinusoidal(Drawn):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -222,9 +223,13 @@ PATTERNS = {
 
 def pattern(name: str, seed: int, rounds: int) -> np.ndarray:
     """A Q of some class whose weights sum to 1."""
-    if PATTERNS[name] is None:
-        return random_q(seed, rounds, N)
-    q = dense(realised(N, rounds, seed=seed, **PATTERNS[name]))
+    how = PATTERNS[name]
+    return random_q(seed, rounds, N) if how is None else pattern_of(how, seed, rounds)
+
+
+def pattern_of(how: dict[str, object], seed: int, rounds: int) -> np.ndarray:
+    """A Q of fedmpi's own participation, which has no empty rounds."""
+    q = dense(realised(N, rounds, seed=seed, **how))
     q[q.sum(axis=1) == 0] = 1 / N  # the theorem has no empty rounds
     return q
 
@@ -267,6 +272,42 @@ def test_the_bound_holds(name, seed):
         assert seen <= theory.bound_terms(rates, constants)["total"]
 
 
+BY_CHANCE = {
+    "uniform": ({"selection": "uniform", "clients_per_round": 2}, 4),
+    "markov": ({"availability": "markov", "to_active": 0.3, "to_inactive": 0.2}, 8),
+}
+
+
+@pytest.mark.parametrize("name", BY_CHANCE)
+def test_the_bound_holds_in_expectation(name):
+    """The mean over Q and noise stays below Theorem 3.1 with the mean of delta^2(P), which is less than
+    most Q have in their worst interval and than Propositions 4.6 and 4.7 say."""
+    how, period = BY_CHANCE[name]
+    rounds, noise_std, draws = 48, 1.0, 40
+    variance = theory.sampled_long_run_variance(Weights.dense(pattern_of(how, 0, 8000)), period)
+    largest = ((DEVIATIONS**2).sum(axis=1)).max()
+    expected = theory.expected_delta2(variance, N, period, d2=largest)
+
+    several = [pattern_of(how, seed, rounds) for seed in range(1, draws + 1)]
+    found = [theory.exact_delta2(Weights.dense(q), DEVIATIONS, period) for q in several]
+    mean = float(np.mean(found))
+    assert mean <= expected
+    assert mean < np.median([each.max() for each in found])
+
+    constants = [constants_of(q, period, noise_std) for q in several]
+    worst = replace(
+        constants[0], delta2=mean, beta2=max(c.beta2 for c in constants), nu2=max(c.nu2 for c in constants),
+        rho=max(c.rho for c in constants),
+    )  # fmt: skip
+    for rates in (
+        theory.Rates(1 / (12 * 2 * period), 6.0, period, 2, rounds),
+        theory.rates_3_2(worst, period, 2, rounds),
+    ):
+        assert all(theory.conditions(rates, 1.0).values())
+        seen = np.mean([mean_gradients(q, rates, noise_std, seeds=1) for q in several], axis=0)
+        assert seen.min() <= theory.bound_terms(rates, worst)["total"]
+
+
 def test_the_bound_needs_its_delta_term():
     """With one client alone all other terms vanish in time, and |grad f|^2 stays at delta^2(P)."""
     rounds = 4000
@@ -279,6 +320,22 @@ def test_the_bound_needs_its_delta_term():
     assert seen[-1] == pytest.approx(constants.delta2, rel=1e-6)
     assert seen[-1] > terms["total"] - terms["delta"]
     assert seen.min() <= terms["total"]
+
+
+def test_the_bound_in_expectation_needs_its_delta_term():
+    """One client drawn anew every 200 rounds: all are equal in the mean over Q, but only the mean of
+    delta^2(P) keeps the bound above the mean of |grad f|^2."""
+    rounds, block, period, draws = 4000, 200, 20, 24
+    several = []
+    for seed in range(draws):
+        chosen = np.random.default_rng(seed).integers(N, size=rounds // block)
+        several.append(np.eye(N)[np.repeat(chosen, block)])
+    rates = theory.Rates(1e-4, 250.0, period, 1, rounds)
+    assert all(theory.conditions(rates, 1.0).values())
+    mean = np.mean([theory.exact_delta2(Weights.dense(q), DEVIATIONS, period) for q in several])
+    terms = theory.bound_terms(rates, replace(constants_of(several[0], period, 0.0), delta2=float(mean)))
+    seen = np.mean([mean_gradients(q, rates, 0.0, seeds=1) for q in several], axis=0).min()
+    assert terms["total"] - terms["delta"] < seen <= terms["total"]
 
 
 def test_linear_speed_up():

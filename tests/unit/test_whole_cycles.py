@@ -14,7 +14,7 @@ from fedmpi.experiments.reproduce import HERE, RECIPES
 from fedmpi.experiments.sweep.best import collect
 from fedmpi.experiments.sweep.points import load_sweep
 from fedmpi.experiments.sweep.store import Store, outcome_of
-from fedmpi.participation.cycle import cycle_of, phases_seen, sees_all, stored_cycle
+from fedmpi.participation.cycle import cycle_of, phase_notes, phases_seen, sees_all, stored_cycle
 from fedmpi.results.ends import end_value, read_end, window_of
 from fedmpi.results.groups import group_runs
 from fedmpi.results.plots.curves import _settled, draw_curves
@@ -132,6 +132,26 @@ def test_a_cadence_that_sees_few_phases_is_told(every, train_every, text):
     for note in notes:
         better = int(note.rpartition("; ")[2].split()[0])
         assert phases_seen(better, 8) == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "cycle"),
+    [
+        (("availability=cyclic", "probability=0.5", "cycle_rounds=8"), 8),
+        (("availability=non-stationary", "probability=0.5", 'shape="sine"', "shape_rounds=8"), 8),
+        (("availability=sinusoidal", "probability=0.5", "amplitude=0.4", "rounds_per_day=8"), 8),
+        (("availability=sinusoidal", "probability=0.5", "amplitude=0.4", "rounds_per_day=7.5"), 1),
+        (('availability="trace"', 'trace="t.csv"', "trace_period=8"), 8),
+        (('availability="trace"', 'trace="t.csv"'), 1),
+        (("availability=bernoulli", "probability=0.5"), 1),
+    ],
+)
+def test_whatever_repeats_has_a_cycle(words, cycle):
+    """Days, traces and shapes that repeat are cycles as turns are: evaluations at one phase are told."""
+    keys = [f"participation.{word}" for word in words]
+    config = validate.parse(SMALL, "small.toml", [*keys, "run.num_rounds=100", "run.eval_every=8"])
+    assert cycle_of(config.participation) == cycle
+    assert len(phase_notes(config)) == (cycle > 1)
 
 
 def test_the_note_is_printed(fedmpi_cli, tmp_path):
