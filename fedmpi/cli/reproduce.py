@@ -12,6 +12,7 @@ from fedmpi.experiments.reproduce import RECIPES, Recipe
 from fedmpi.experiments.reproduce.request import Request, settle_on_root
 from fedmpi.experiments.sweep.best import best_groups, best_lines, collect
 from fedmpi.experiments.sweep.packing import pack_size
+from fedmpi.experiments.sweep.points import Point
 from fedmpi.experiments.sweep.store import Store
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.storage.columns import METRICS
@@ -38,8 +39,7 @@ def reproduce(args: argparse.Namespace) -> int:
             statuses.append(do_sweep(world, alone, points, points, folder / name, name, stop, pack))
             if statuses[-1] == EXIT_STOPPED:
                 return EXIT_STOPPED
-        stores = [Store(folder / name) for name in runs]
-        world.try_on_root(lambda: _show(recipe, stores, folder))
+        world.try_on_root(lambda: _show(recipe, runs, folder))
     return next((code for code in (EXIT_FAILURE, EXIT_DIVERGED) if code in statuses), EXIT_DONE)
 
 
@@ -51,22 +51,27 @@ def _introduce(name: str, request: Request) -> None:
         print("quick: 6,000 images of FashionMNIST, fewer rounds; not the real results", flush=True)
 
 
-def _show(recipe: Recipe, stores: list[Store], folder: Path) -> None:
+def _show(recipe: Recipe, runs: dict[str, list[Point]], folder: Path) -> None:
     """Rank 0: the table of best settings on the screen; the figure and all curves beside the runs."""
     from fedmpi.cli.plot import plot
 
     groups = [
         group
-        for store in stores
-        for group in collect(store, recipe.metric, recipe.last, whole_cycles=recipe.whole_cycles)
+        for name, points in runs.items()
+        for group in collect(
+            Store(folder / name),
+            recipe.metric,
+            recipe.last_of(points[0].config),
+            whole_cycles=recipe.whole_cycles,
+        )
     ]
     print()
     print("\n".join(best_lines(groups, recipe.metric, everything=not recipe.only_best)))
     shown = best_groups(groups, recipe.metric) if recipe.only_best else groups
-    runs = [path for group in groups for path in group.paths if path.exists()]
+    files = [path for group in groups for path in group.paths if path.exists()]
     paths = [path for group in shown if group.values for path in group.paths if path.exists()]
-    if runs:
-        _write_curves(runs, folder / "curves.csv")
+    if files:
+        _write_curves(files, folder / "curves.csv")
     if paths:
         names, figure = [str(path) for path in paths], str(folder / "figure.png")
         plot(names, figure, recipe.preset or None, trajectory=not recipe.preset)

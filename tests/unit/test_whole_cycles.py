@@ -11,6 +11,7 @@ import pytest
 from fedmpi.config import validate
 from fedmpi.experiments.notes import notes_on
 from fedmpi.experiments.reproduce import HERE, RECIPES
+from fedmpi.experiments.reproduce.request import Request
 from fedmpi.experiments.sweep.best import collect
 from fedmpi.experiments.sweep.points import load_sweep
 from fedmpi.experiments.sweep.store import Store, outcome_of
@@ -84,6 +85,20 @@ def test_compare_and_tables_have_one_rule(tmp_path):
     rounds, losses = run.eval["round"].to_numpy(), run.eval.train_loss.to_numpy()
     assert last == window(400, 8, [3], 5 * 3) == 24
     assert end_value(end, last, end.cycle) == settled(rounds, losses, 8)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_a_recipe_averages_is_the_end_of_its_runs(name):
+    """Whole or quick: never half of a run, and not its first rounds."""
+    recipe = RECIPES[name]
+    for request in (Request(), Request(quick=True)):
+        for points in request.runs(recipe).values():
+            run, cycle = points[0].config.run, cycle_of(points[0].config.participation)
+            last = recipe.last_of(points[0].config)
+            assert last == recipe.last or (request.quick and last >= 5)
+            if recipe.whole_cycles:
+                averaged = window(run.num_rounds, cycle, [run.eval_every], last * run.eval_every)
+                assert averaged < run.num_rounds / 2
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -10,6 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedmpi.config import Config
+from fedmpi.results.settled import LAST
+
 HERE = Path(__file__).parent
 
 
@@ -21,10 +24,15 @@ class Recipe:
     sweeps: tuple[str, ...]  # files here, without .toml
     preset: str  # of `fedmpi plot`; empty for trajectories of x_t
     metric: str = "train_loss"
-    last: int = 5  # evaluations that the table averages, at least: what oscillates must not win by luck
+    last: int = LAST  # evaluations that the table averages, at least: what oscillates must not win by luck
     whole_cycles: bool = True  # and as many more as make whole cycles of the availability
     only_best: bool = False  # the figure shows each method at its best setting
     quick_base: str = ""  # file here, without .toml; empty where the whole experiment takes seconds
+
+    def last_of(self, config: Config) -> int:
+        """`last`, but of a shorter run no more than a fifth: what a run began with is not its end."""
+        evaluations = config.run.num_rounds // (config.run.eval_every or config.run.num_rounds)
+        return min(self.last, max(LAST, evaluations // 5))
 
 
 RECIPES = {
