@@ -76,7 +76,11 @@ CHECKPOINT_DATASETS = {
     "participation/*": "state of the selection",
     "method/*": "state of the method's server, by its own names",
 }
-PART_ATTRIBUTES = {"format": '"fedmpi-checkpoint-part"', "run_id": "of the result file"}
+PART_ATTRIBUTES = {
+    "format": '"fedmpi-checkpoint-part"',
+    "run_id": "of the result file",
+    "parts": "files of this checkpoint, one of each rank that wrote it",
+}
 PART_DATASETS = {
     "clients": "ids of the rank's clients",
     "*": "a row for each of them, by the method's own names",
