@@ -222,7 +222,9 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
     export = commands.add_parser("export", help="one table of runs for other tools")
     export.add_argument("runs", nargs="+", metavar="RUN.h5|DIR")
     export.add_argument("--out", required=True, metavar="FILE.csv", help=".csv, .json or .parquet file")
-    export.add_argument("--table", default="eval", help="eval (default), train, participation or clients")
+    export.add_argument(
+        "--table", default="eval", help="eval (default), train, participation, clients or clients_eval"
+    )
 
 
 def _add_set(parser: argparse.ArgumentParser) -> None:

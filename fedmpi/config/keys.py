@@ -47,6 +47,12 @@ class RunConfig:
     eval_train_samples: int | None = option(
         None, "evaluate training loss on a fixed stratified subset; default: all samples", at_least=1
     )
+    eval_clients_every: int = option(
+        0,
+        "rounds between evaluations of each client, and of those held out; 0 = never",
+        at_least=0,
+        may_change=True,
+    )
     checkpoint_every: int = option(
         0,
         "rounds between checkpoints; 0 = by time, on a signal and at the end only",

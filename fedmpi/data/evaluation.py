@@ -99,8 +99,13 @@ def eval_block(device: torch.device) -> int:
 def eval_rows(num_samples: int, rank: int, size: int, block: int) -> tuple[np.ndarray, np.ndarray]:
     """A rank's evaluation blocks, and their samples."""
     blocks = np.arange(rank, math.ceil(num_samples / block), size)
+    return blocks, rows_of_blocks(blocks, block, num_samples)
+
+
+def rows_of_blocks(blocks: np.ndarray, block: int, num_samples: int) -> np.ndarray:
+    """The samples of some blocks."""
     rows = (blocks[:, None] * block + np.arange(block)).reshape(-1)
-    return blocks, rows[rows < num_samples]
+    return rows[rows < num_samples]
 
 
 def stratified(labels: np.ndarray, count: int, seed: int) -> np.ndarray:

@@ -39,6 +39,9 @@ class _Header:
     train_labels: np.ndarray
     train_clients: np.ndarray | None
     test_labels: np.ndarray
+    test_clients: np.ndarray | None
+    held_out_labels: np.ndarray | None
+    held_out_clients: np.ndarray | None
     num_classes: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -53,6 +56,9 @@ class _Header:
             train_labels=data.train_labels,
             train_clients=data.train_clients,
             test_labels=data.test_labels,
+            test_clients=data.test_clients,
+            held_out_labels=data.held_out_labels,
+            held_out_clients=data.held_out_clients,
             num_classes=data.num_classes,
             mean=data.mean,
             std=data.std,
@@ -106,9 +112,19 @@ class Shards:
     """What a rank has of the data of a run."""
 
     clients: ClientData
-    train_set: EvalData
-    test_set: EvalData
+    eval_sets: dict[str, EvalData]  # "train", "test", "held-out"
+    clients_of: dict[str, np.ndarray]  # of each sample of these sets, if each client is evaluated
     info: DataInfo  # what all ranks know
+
+    @property
+    def train_set(self) -> EvalData:
+        """The training samples, or the chosen ones."""
+        return self.eval_sets["train"]
+
+    @property
+    def test_set(self) -> EvalData:
+        """The test samples."""
+        return self.eval_sets["test"]
 
 
 def load_shards(comm: Comm, config: Config, device: torch.device) -> Shards:
@@ -129,13 +145,15 @@ def load_pack(comm: Comm, configs: Sequence[Config], device: torch.device) -> li
     sets = _Sets(comm, configs[0], device, data, header)
 
     # On a GPU all of this must fit. The training set may be evaluated on a subset.
-    subsets = [_subset(header.train_labels, config) for config in configs]
+    subsets = [subset_of(header.train_labels, config) for config in configs]
     owned, orders = _rows_and_orders(partitions, comm.rank, comm.size)
-    sets.check_gpu_room(len(owned), subsets)
+    sets.check_gpu_room(len(owned), subsets, with_held_out=_has_held_out(header, configs))
 
     # The samples of this rank's clients, and the evaluation sets.
     inputs, labels, normalise = sets.training(lambda rank: _rows_and_orders(partitions, rank, comm.size)[0])
-    test_set, train_sets, room = sets.evaluation("test", header.test_labels, None), {}, Room()
+    others, train_sets, room = {"test": sets.evaluation("test", header.test_labels, None)}, {}, Room()
+    if _has_held_out(header, configs):
+        others["held-out"] = sets.evaluation("held_out", header.held_out_labels, None)
     for subset in subsets:
         key = None if subset is None else subset.tobytes()
         if key not in train_sets:
@@ -145,8 +163,8 @@ def load_pack(comm: Comm, configs: Sequence[Config], device: torch.device) -> li
             clients=ClientData(
                 config, partition, (comm.rank, comm.size), inputs, labels, normalise, order=order, room=room
             ),
-            train_set=train_sets[None if subset is None else subset.tobytes()],
-            test_set=test_set,
+            eval_sets={"train": train_sets[None if subset is None else subset.tobytes()], **others},
+            clients_of=clients_of(header, partition, subset, config),
             info=DataInfo(
                 name=header.name,
                 shape=header.shape,
@@ -165,7 +183,26 @@ def load_pack(comm: Comm, configs: Sequence[Config], device: torch.device) -> li
     ]
 
 
-def _subset(labels: np.ndarray, config: Config) -> np.ndarray | None:
+def _has_held_out(header: _Header, configs: Sequence[Config]) -> bool:
+    """Whether there are held-out clients to evaluate."""
+    return header.held_out_labels is not None and any(config.run.eval_clients_every for config in configs)
+
+
+def clients_of(
+    header: _Header | Dataset, partition: Partition, subset: np.ndarray | None, config: Config
+) -> dict[str, np.ndarray]:
+    """The client of each evaluated sample; of test samples only where clients are those of the data."""
+    if not config.run.eval_clients_every:
+        return {}
+    found = {"train": partition.client_of() if subset is None else partition.client_of()[subset]}
+    if header.test_clients is not None and config.data.partition == "natural":
+        found["test"] = header.test_clients
+    if header.held_out_clients is not None:
+        found["held-out"] = header.held_out_clients
+    return found
+
+
+def subset_of(labels: np.ndarray, config: Config) -> np.ndarray | None:
     """The samples on which the training set is evaluated; None for all."""
     count = config.run.eval_train_samples
     return None if count is None else stratified(labels, count, config.run.seed)
@@ -217,14 +254,20 @@ class _Sets:
             normalise=self._normalise,
         )
 
-    def check_gpu_room(self, num_owned: int, subsets: Sequence[np.ndarray | None]) -> None:
+    def check_gpu_room(
+        self, num_owned: int, subsets: Sequence[np.ndarray | None], *, with_held_out: bool
+    ) -> None:
         """Collective. Refuse data that do not fit on a GPU."""
         header, comm, device = self._header, self._comm, self._device
         different = {None if subset is None else subset.tobytes(): subset for subset in subsets}
         counts = [len(header.train_labels if s is None else s) for s in different.values()]
         num_evaluated = sum(
             len(eval_rows(count, comm.rank, comm.size, self._block)[1])
-            for count in (*counts, len(header.test_labels))
+            for count in (
+                *counts,
+                len(header.test_labels),
+                len(header.held_out_labels) if with_held_out else 0,
+            )
         )
         sharing = ranks_sharing(comm, device)
         comm.try_on_all(lambda: _check_gpu_room(header, num_owned, num_evaluated, device, sharing))

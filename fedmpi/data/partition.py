@@ -44,6 +44,12 @@ class Partition:
         """Samples of each client."""
         return np.diff(self.offsets)
 
+    def client_of(self) -> np.ndarray:
+        """The client of each sample."""
+        owners = np.empty(len(self.order), np.int64)
+        owners[self.order] = np.repeat(np.arange(self.num_clients), self.sizes)
+        return owners
+
     def samples(self, client: int) -> np.ndarray:
         """Sample ids of a client."""
         return self.order[self.offsets[client] : self.offsets[client + 1]]

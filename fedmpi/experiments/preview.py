@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmpi.config import Config
+from fedmpi.data.evaluation import EVAL_BLOCK
+from fedmpi.data.loading import clients_of, subset_of
 from fedmpi.data.ownership import owner_of
 from fedmpi.data.partition import ClientLabels, Partition, make_partition
 from fedmpi.data.prepared import Dataset
@@ -20,6 +22,7 @@ from fedmpi.mpi.node_memory import available_bytes
 from fedmpi.participation import make_participation
 from fedmpi.participation.survey import Survey, rounds_to_see, survey, survey_lines
 from fedmpi.results.text import bytes_text
+from fedmpi.simulation.by_client import CELL_BYTES, SAMPLE_BYTES, num_cells
 from fedmpi.simulation.client_tables import table_bytes
 from fedmpi.simulation.running_total import rows_held
 
@@ -67,6 +70,7 @@ def preview(config: Config, num_ranks: int = 1) -> Preview:
             f"model          {config.model.name}: {num_params:,} parameters",
             *ownership_summary(config, data, partition, num_params, most, num_ranks),
             *table_lines(config, method, num_params, num_ranks),
+            *by_client_lines(config, data, partition, num_ranks),
             *survey_lines(looked_at, weights_count=config.weights_count),
         ],
     )
@@ -92,7 +96,10 @@ def ownership_summary(
     if num_ranks > 4:
         lines.append(f"               ... up to {samples.max():,} samples on a rank")
     # Samples: the clients' own, and the rank's share of the evaluation sets.
-    share = math.ceil((len(data.train_labels) + len(data.test_labels)) / num_ranks)
+    evaluated = [data.train_labels, data.test_labels]
+    if config.run.eval_clients_every and data.held_out_labels is not None:
+        evaluated.append(data.held_out_labels)
+    share = math.ceil(sum(map(len, evaluated)) / num_ranks)
     sample_bytes = data.train_inputs[:1].nbytes + 8
     held = (int(samples.max()) + share) * sample_bytes
     # Vectors: x, u and sums in float64 and int64; y, x and one update a client in working precision.
@@ -127,3 +134,20 @@ def table_lines(config: Config, method: Method, num_params: int, num_ranks: int)
             "on several nodes, fewer clients or a smaller model"
         )
     return lines
+
+
+def by_client_lines(config: Config, data: Dataset, partition: Partition, num_ranks: int) -> list[str]:
+    """A line on what looking at each client costs; none if no client is looked at."""
+    if not config.run.eval_clients_every:
+        return []
+    subset = subset_of(data.train_labels, config)
+    found = clients_of(data, partition, subset, config).values()
+    samples = math.ceil(sum(map(len, found)) / num_ranks)
+    cells = sum(num_cells(owners, EVAL_BLOCK) for owners in found)
+    rows = sum(len(np.unique(owners)) for owners in found)
+    return [
+        f"each client    evaluated every {config.run.eval_clients_every:,} rounds, in the same passes: "
+        f"{rows:,} rows each time",
+        f"               memory of a rank: {bytes_text(samples * SAMPLE_BYTES + cells * CELL_BYTES)} for "
+        f"{samples:,} samples and {cells:,} sums, one for each client in each block",
+    ]

@@ -19,6 +19,7 @@ from fedmpi.models.engines.forward import Forward, make_forward, may_take_many
 from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
 from fedmpi.mpi.watch import pulse
+from fedmpi.simulation.by_client import ByClient, Cells
 from fedmpi.simulation.shares import Vector
 
 Metrics = tuple[float, float]  # mean loss, accuracy
@@ -30,19 +31,27 @@ _BLOCKS_AT_ONCE = 6
 class Evaluator:
     """What was found for one set; it holds while x does not change (rounds without participants)."""
 
-    def __init__(self, model: FlatModel, data: EvalData) -> None:
+    def __init__(self, model: FlatModel, data: EvalData, clients_of: np.ndarray | None = None) -> None:
+        """`clients_of`: the client of each sample of the set, if each client is looked at."""
         self.model, self.data = model, data
         self.found = NOTHING
+        self.cells = None if clients_of is None else Cells(clients_of, data)
+        self.found_by_client: ByClient | None = None
         self._seen: Vector | None = None
+        self._seen_by_client: Vector | None = None
         self._forward: tuple[Sequence[FlatModel], Forward] | None = None
 
-    def is_new(self, global_params: Vector) -> bool:
+    def is_new(self, global_params: Vector, *, by_client: bool = False) -> bool:
         """Whether x changed since the last evaluation. Nobody writes into x: then it is another vector."""
-        return global_params is not self._seen
+        return global_params is not (self._seen_by_client if by_client and self.cells else self._seen)
 
     def keep(self, global_params: Vector, found: Metrics) -> None:
         """What was found for this x."""
         self._seen, self.found = global_params, found
+
+    def keep_by_client(self, global_params: Vector, sums: np.ndarray) -> None:
+        """What was found for this x, client by client, as sums of cells."""
+        self._seen_by_client, self.found_by_client = global_params, self.cells.means(sums)
 
     def forward(self, models: Sequence[FlatModel]) -> Forward:
         """That of some models on this set, at their present parameters; kept for the same models."""
@@ -58,32 +67,39 @@ class Look:
 
     global_params: Vector
     evaluators: Sequence[Evaluator]  # of one model
+    by_client: bool = False  # each client too, of the sets whose clients are known
 
 
 @torch.inference_mode()
 def look_all(comm: Comm, looks: Sequence[Look]) -> None:
     """Collective. Evaluate what several runs ask for, each set in one pass, with one message for all."""
     # What is new, by set: runs of a pack share their sets.
-    wanted: dict[int, list[tuple[Evaluator, Vector]]] = {}
+    wanted: dict[int, list[tuple[Evaluator, Look]]] = {}
     for look in looks:
-        new = [evaluator for evaluator in look.evaluators if evaluator.is_new(look.global_params)]
+        x, by_client = look.global_params, look.by_client
+        new = [evaluator for evaluator in look.evaluators if evaluator.is_new(x, by_client=by_client)]
         if new:
-            new[0].model.load(look.global_params)
+            new[0].model.load(x)
         for evaluator in new:
-            wanted.setdefault(id(evaluator.data), []).append((evaluator, look.global_params))
+            wanted.setdefault(id(evaluator.data), []).append((evaluator, look))
 
     # This rank's blocks; each has one owner, so that the sum over ranks is exact.
-    sums = [_sums([evaluator for evaluator, _ in some]) for some in wanted.values()]
+    sums = [part for some in wanted.values() for part in _sums(some)]
     if comm.size > 1 and sums:
         flat = np.concatenate([part.reshape(-1) for part in sums])
         comm.sum_in_place(flat)
         ends = np.cumsum([part.size for part in sums])
         sums = [flat[end - s.size : end].reshape(s.shape) for s, end in zip(sums, ends, strict=True)]
 
-    # Means of the whole sets.
-    for some, part in zip(wanted.values(), sums, strict=True):
-        for place, (evaluator, x) in enumerate(some):
-            evaluator.keep(x, _means(*part[:, :, place].T, evaluator.data.num_samples))
+    # Means of the whole sets, and of each client.
+    parts = iter(sums)
+    for some in wanted.values():
+        part = next(parts)
+        for place, (evaluator, look) in enumerate(some):
+            found = _means(*part[:, :, place].T, evaluator.data.num_samples)
+            evaluator.keep(look.global_params, found)
+        for evaluator, look in _by_client(some):
+            evaluator.keep_by_client(look.global_params, next(parts))
 
 
 def evaluate(comm: Comm, model: FlatModel, global_params: Vector, data: EvalData) -> Metrics:
@@ -93,41 +109,60 @@ def evaluate(comm: Comm, model: FlatModel, global_params: Vector, data: EvalData
     return evaluator.found
 
 
-def _sums(evaluators: Sequence[Evaluator]) -> np.ndarray:
-    """(blocks, 2, models): sums of losses and of right answers on one set; zero in others' blocks."""
+def _by_client(some: Sequence[tuple[Evaluator, Look]]) -> list[tuple[Evaluator, Look]]:
+    """Those that look at each client too."""
+    return [(evaluator, look) for evaluator, look in some if look.by_client and evaluator.cells]
+
+
+def _sums(some: Sequence[tuple[Evaluator, Look]]) -> list[np.ndarray]:
+    """(blocks, 2, models): sums of losses and of right answers on one set; zero in others' blocks.
+
+    Then those of all cells, for each evaluator that looks at each client.
+    """
+    evaluators = [evaluator for evaluator, _ in some]
     data, models = evaluators[0].data, [evaluator.model for evaluator in evaluators]
+    closer = [evaluators.index(evaluator) for evaluator, _ in _by_client(some)]
     sums = np.zeros((data.num_blocks, 2, len(models)))
     if len(data.block_ids) == 0:
-        return sums
+        return [sums, *(np.zeros((2, len(evaluators[place].cells))) for place in closer)]
     for model in models:
         model.evaluates()
 
     # On a GPU nobody waits for the blocks one by one.
     forward = evaluators[0].forward(models)
     blocks = data.blocks(at_once=_BLOCKS_AT_ONCE if may_take_many(models[0]) else 1)
-    found = [_look_at(forward(inputs), labels) for inputs, labels in blocks]
+    found, each = [], []
+    for inputs, labels in blocks:
+        values = _look_at(forward(inputs), labels)
+        found.append(torch.stack([part.double().sum(dim=2) for part in values], dim=1))
+        if closer:
+            each.append(
+                torch.stack([part[:, closer].double() for part in values]).transpose(2, 3).flatten(1, 2)
+            )
     for model in models:
         model.trains()
     sums[data.block_ids] = (found[0] if len(found) == 1 else torch.cat(found)).cpu().numpy()
-    return sums
+    if not closer:
+        return [sums]
+    by_sample = torch.cat(each, dim=1).cpu().numpy()  # (2, samples, models)
+    return [sums, *(evaluators[p].cells.sums(by_sample[:, :, n]) for n, p in enumerate(closer))]
 
 
-def _look_at(outputs: Tensor, labels: Tensor) -> Tensor:
-    """(blocks, 2, models) in float64: sums of the losses, and how many samples are classified correctly.
+def _look_at(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Each sample's loss, and whether it is classified correctly: (blocks, models, samples) each.
 
     Takes (blocks, models, classes, samples), or (blocks, models, samples) of losses; and labels,
     (blocks, samples).
     """
     pulse.here.tick()
     if outputs.dim() == 3:
-        losses = outputs.double().sum(dim=2)
-        return torch.stack((losses, torch.full_like(losses, math.nan)), dim=1)
+        return outputs, torch.full_like(outputs, math.nan)
 
     # Classes come before samples: ten times as fast as the other way round.
     wanted = labels[:, None, None].expand(-1, outputs.shape[1], 1, -1)
     losses = torch.log_softmax(outputs, dim=2).gather(2, wanted).neg_()
     right = outputs.max(dim=2, keepdim=True).indices == wanted  # of equal ones the first
-    return torch.cat((losses.double().sum(dim=3), right.double().sum(dim=3)), dim=2).transpose(1, 2)
+    return losses.squeeze(2), right.squeeze(2)
 
 
 def _means(losses: np.ndarray, correct: np.ndarray, count: int) -> Metrics:

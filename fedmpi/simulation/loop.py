@@ -72,7 +72,7 @@ class Simulation:
 
         # Data, model and participation; an error on any rank is raised on all.
         own = shards or load_shards(comm, config, device)
-        self.train_set, self.test_set, self.data = own.train_set, own.test_set, own.info
+        self.data = own.info
         self.model = comm.try_on_all(lambda: self._build_model(device, beside))
         num_clients = self.data.partition.num_clients
         self.participation = comm.try_on_all(
@@ -103,8 +103,11 @@ class Simulation:
             may_draw=is_random, stays_on_device=self._stays_on_device,
         )  # fmt: skip
         self.probe = Probe(comm, self.model, own.clients, num_clients)
-        evaluators = Evaluator(self.model, self.train_set), Evaluator(self.model, self.test_set)
-        self.observer = Observer(config, *evaluators, self.probe, self.clock)
+        evaluators = {
+            part: Evaluator(self.model, data, own.clients_of.get(part))
+            for part, data in own.eval_sets.items()
+        }
+        self.observer = Observer(config, evaluators, self.probe, self.clock)
 
         # All ranks take x_0 from rank 0: a user's model function may draw other numbers on each rank.
         initial = self.model.initial.copy()

@@ -11,16 +11,18 @@ from fedmpi.simulation.lockstep import Steps
 from fedmpi.simulation.outcome import Listener, Output
 from fedmpi.simulation.probe import Probe
 from fedmpi.simulation.shares import Vector
-from fedmpi.storage.columns import THEORY
+from fedmpi.storage.columns import PARTS, THEORY
 
 
 class Observer:
     """Evaluates x and measures gradients as the config asks for it; the run itself does not change."""
 
     def __init__(
-        self, config: Config, on_train: Evaluator, on_test: Evaluator, probe: Probe, clock: Stopwatch
+        self, config: Config, evaluators: dict[str, Evaluator], probe: Probe, clock: Stopwatch
     ) -> None:
-        self._run, self.on_train, self.on_test = config.run, on_train, on_test
+        """`evaluators` of the sets "train", "test" and, where clients are held out, "held-out"."""
+        self._run, self._evaluators = config.run, evaluators
+        self.on_train, self.on_test = evaluators["train"], evaluators["test"]
         self._probe, self._clock = probe, clock
 
     def evaluate_if_due(self, completed: int, x: Vector, output: Output, listener: Listener) -> Steps[None]:
@@ -31,6 +33,8 @@ class Observer:
         is_last = completed == run.num_rounds
         train_is_due = is_last or is_due(completed, every)
         test_is_due = is_last or is_due(completed, run.eval_every)
+        if is_due(completed, run.eval_clients_every) or (is_last and run.eval_clients_every):
+            yield from self._evaluate_clients(completed, x, output)
         if not train_is_due and not test_is_due:
             return
 
@@ -41,6 +45,22 @@ class Observer:
         row = {"round": completed, **_metrics(train, test), "wall_time_s": self._clock.elapsed}
         output.add("eval", **row)
         listener.evaluated(row)
+
+    def _evaluate_clients(self, completed: int, x: Vector, output: Output) -> Steps[None]:
+        """Collective. Evaluate x for each client; the means over all samples are known then, too."""
+        closer = {part: evaluator for part, evaluator in self._evaluators.items() if evaluator.cells}
+        yield Look(x, list(closer.values()), by_client=True)
+        for part, evaluator in closer.items():
+            found = evaluator.found_by_client
+            output.add(
+                "clients_eval",
+                round=completed,
+                client=found.clients,
+                part=PARTS.index(part),
+                samples=found.samples,
+                loss=found.means[:, 0],
+                accuracy=found.means[:, 1],
+            )
 
     def evaluate_amplification(
         self, completed: int, x: Vector, output: Output, *, is_after: bool

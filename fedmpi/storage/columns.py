@@ -38,6 +38,7 @@ _METRICS = (
     Column("test_loss", "f8", "nats", "mean loss per sample over the test set"),
     Column("test_accuracy", "f8", "1", "share of the test set classified correctly"),
 )
+PARTS = ("train", "test", "held-out")  # sets of samples that are evaluated
 METRICS = tuple(column.name for column in _METRICS)
 
 # Group -> columns. The first column is the table's dimension scale.
@@ -82,6 +83,14 @@ OPTIONAL_TABLES: dict[str, tuple[Column, ...]] = {
         Column("round", "i8", "rounds", "completed rounds t of the model that was amplified"),
         Column("is_after", "?", "1", "false: just before the amplification; true: after it, x_t itself"),
         *_METRICS,
+    ),
+    "clients_eval": (
+        Column("round", "i8", "rounds", "completed rounds: 0 is the initial model, t is x_t"),
+        Column("client", "i8", "1", "client id; those that are held out come after those that train"),
+        Column("part", "i1", "1", "0: its training samples; 1: its test samples; 2: all, it is held out"),
+        Column("samples", "i8", "samples", "of this client that were evaluated"),
+        Column("loss", "f8", "nats", "mean loss per sample of the client"),
+        Column("accuracy", "f8", "1", "share of the client's samples classified correctly"),
     ),
     "theory": (
         Column("round", "i8", "rounds", "completed rounds: the gradients are those at x_t"),

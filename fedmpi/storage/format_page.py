@@ -116,8 +116,9 @@ def format_page() -> str:
         lines += ["", f"### /{name}", ""]
         lines += ["| dataset | type | units | description |", "|---|---|---|---|"]
         lines += [_row(f"`{c.name}`", f"`{c.dtype}`", c.units, c.description) for c in columns]
-    lines += ["", "The first column of a table is the dimension scale of the others. `/amplification` and"]
-    lines += ["`/theory` are there only with `run.eval_at_amplification` and `run.record_theory_every`."]
+    lines += ["", "The first column of a table is the dimension scale of the others. `/amplification`,"]
+    lines += ["`/clients_eval` and `/theory` are there only with `run.eval_at_amplification`,"]
+    lines += ["`run.eval_clients_every` and `run.record_theory_every`."]
     lines += ["Attributes of each dataset:", "", *_table(("attribute", "holds"), COLUMN_ATTRIBUTES)]
 
     # What is no table of rows.

@@ -19,6 +19,7 @@ from fedmpi.storage.columns import (
     FORMAT,
     KEYS_ADDED_LATER,
     OPTIONAL_TABLES,
+    PARTS,
     SEGMENTED_VERSION,
     TABLES,
 )
@@ -47,6 +48,7 @@ class Run:
     params: tuple[np.ndarray, np.ndarray] | None  # (rounds, x_t) with run.record_params_every
     theory: pandas.DataFrame | None = None  # with run.record_theory_every
     amplification: pandas.DataFrame | None = None  # with run.eval_at_amplification
+    clients_eval: pandas.DataFrame | None = None  # with run.eval_clients_every
 
     @property
     def name(self) -> str:
@@ -112,7 +114,17 @@ def _read(path: Path, file: h5py.File) -> Run:
         params=params,
         theory=tables.get("theory"),
         amplification=tables.get("amplification"),
+        clients_eval=_with_part_names(tables.get("clients_eval")),
     )
+
+
+def _with_part_names(table: pandas.DataFrame | None) -> pandas.DataFrame | None:
+    """The column `part` as "train", "test" and "held-out" instead of numbers."""
+    if table is not None:
+        import pandas
+
+        table["part"] = pandas.Categorical.from_codes(table["part"], categories=PARTS)
+    return table
 
 
 def read_config(text: str) -> dict[str, Any]:

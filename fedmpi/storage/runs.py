@@ -16,12 +16,13 @@ import h5py
 import numpy as np
 
 from fedmpi.errors import UserError
-from fedmpi.storage.columns import TABLES
+from fedmpi.storage.columns import OPTIONAL_TABLES, PARTS, TABLES
 from fedmpi.storage.reader import Run, load_run, read_config, read_run, read_table
 
 if TYPE_CHECKING:
     import pandas
 
+_LOADED = TABLES | {"clients_eval": OPTIONAL_TABLES["clients_eval"]}
 _HEAD = ("file", "name", "seed", "status")
 Paths = str | os.PathLike | Iterable[str | os.PathLike]
 
@@ -30,16 +31,16 @@ def load_runs(paths: Paths, table: str = "eval") -> pandas.DataFrame:
     """One row for each run and evaluation, of all runs in a folder or a list of files and folders.
 
     The columns are `file`, `name`, `seed`, `status`, those of the table, and every config value as
-    `section.key`. `table` may also be "train", "participation" or "clients". Files that cannot be read are
-    left out with a warning, and listed in `.attrs["skipped"]`.
+    `section.key`. `table` may also be "train", "participation", "clients" or "clients_eval" (of runs that
+    have it). Files that cannot be read are left out with a warning, and listed in `.attrs["skipped"]`.
 
     >>> table = load_runs("runs/sweep")                                              # doctest: +SKIP
     >>> table.groupby(["algorithm.amplify_every", "round"]).test_accuracy.mean()     # doctest: +SKIP
     """
     import pandas
 
-    if table not in TABLES:
-        raise UserError(f"table {table!r}: unknown; accepted: {', '.join(TABLES)}")
+    if table not in _LOADED:
+        raise UserError(f"table {table!r}: unknown; accepted: {', '.join(_LOADED)}")
     rows, heads, skipped = [], [], []
     for path in find_runs(paths):
         try:
@@ -53,12 +54,14 @@ def load_runs(paths: Paths, table: str = "eval") -> pandas.DataFrame:
         raise UserError("no run could be read:\n  " + "\n  ".join(skipped))
     if skipped:
         warnings.warn(_skipped_text(skipped), stacklevel=2)
-    columns = [column.name for column in TABLES[table]]
+    columns = [column.name for column in _LOADED[table]]
     counts = np.array([len(part[columns[0]]) for part in rows])
     result = {name: _repeat([head[name] for head in heads], counts) for name in _HEAD}
     result |= {name: np.concatenate([part[name] for part in rows]) for name in columns}
     keys = [key for key in dict.fromkeys(key for head in heads for key in head) if key not in _HEAD]
     result |= {key: _repeat([head.get(key) for head in heads], counts) for key in keys}
+    if "part" in result:
+        result["part"] = pandas.Categorical.from_codes(result["part"], categories=PARTS)
     made = pandas.DataFrame(result, copy=False)
     made.attrs["skipped"] = skipped
     return made
@@ -109,6 +112,8 @@ def _read_one(path: Path, table: str) -> tuple[dict[str, np.ndarray], dict[str, 
     def read(file: h5py.File) -> tuple[dict[str, np.ndarray], dict[str, Any], str, dict[str, Any]]:
         config = read_config(file.attrs["config"])
         head = {"file": str(path), "name": config["run"]["name"], "seed": config["run"]["seed"]}
+        if table not in file:
+            raise UserError(f"run file {path}: has no /{table}; run.eval_clients_every was 0")
         return read_table(file, table), config, str(file.attrs["status"]), head
 
     columns, config, status, head = read_run(path, read)

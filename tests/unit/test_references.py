@@ -55,6 +55,7 @@ def files(tmp_path_factory):
     (folder / "own.py").write_text("def who(t, num_clients):\n    return range(num_clients)\n")
     settings = (
         "run.record_params_every=3", "run.record_theory_every=3", "run.eval_at_amplification=true",
+        "run.eval_clients_every=3",
         "algorithm.name=amplified-scaffold", "algorithm.amplification=2", "algorithm.amplify_every=3",
         "participation.availability=own:who", "participation.selection=permutation",
     )  # fmt: skip
