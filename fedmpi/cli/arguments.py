@@ -203,6 +203,10 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
         "participation), participation, timing, appendix",
     )
     plot.add_argument(
+        "--x", default="rounds", metavar="CLOCK",
+        help="along the curves: rounds (default), local-steps, bytes, seconds or energy",
+    )  # fmt: skip
+    plot.add_argument(
         "--trajectory", action="store_true", help="draw the way of x instead, for two parameters"
     )
 

@@ -12,6 +12,7 @@ from fedmpi.config.compositions import names_text
 from fedmpi.experiments.notes import notes_on
 from fedmpi.mpi import placement
 from fedmpi.mpi.launcher import login_node_note
+from fedmpi.results.costs import cost_line, hint
 from fedmpi.results.text import bytes_text, duration
 from fedmpi.storage.columns import DEVICE_MEMORY, EVALUATION, IDLE, IN_ALL, MEMORY, PHASES, THEORY
 from fedmpi.storage.reader import load_run
@@ -73,6 +74,7 @@ def summary(path: Path, phases: list[dict[str, float]]) -> str:
         f"  memory   {max(p[MEMORY] for p in phases):,.0f} MB at most on a rank"
         + (f", {on_gpu:,.0f} MB on its GPU" if on_gpu else "")
     )
+    lines.append(f"  cost     {cost_line(results)}")
     last = results.eval.tail(1)
     if len(last):
         lines.append(f"  loss     train {last.train_loss.item():.4f}, test {last.test_loss.item():.4f}")
@@ -83,4 +85,5 @@ def summary(path: Path, phases: list[dict[str, float]]) -> str:
             f"best {best.test_accuracy:.4f} at round {best['round']:.0f}"
         )
     lines.append(f"  file     {path} ({bytes_text(path.stat().st_size)})")
+    lines += [f"  hint     {text}" for text in filter(None, [hint(results)])]
     return "\n".join(lines)

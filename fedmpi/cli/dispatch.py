@@ -112,7 +112,7 @@ def _dispatch(args: argparse.Namespace) -> int:
     if args.command == "plot":
         from fedmpi.cli.plot import plot
 
-        return plot(args.runs, args.out, args.preset, trajectory=args.trajectory)
+        return plot(args.runs, args.out, args.preset, x=args.x, trajectory=args.trajectory)
     if args.command == "watch":
         from fedmpi.cli.watch import watch
 

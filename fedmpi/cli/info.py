@@ -8,6 +8,7 @@ from fedmpi.config import validate
 from fedmpi.config.effects import config_text
 from fedmpi.errors import ConfigError
 from fedmpi.mpi import placement
+from fedmpi.results.costs import cost_line, hint
 from fedmpi.results.text import bytes_text, duration
 from fedmpi.storage.reader import load_run
 
@@ -21,12 +22,15 @@ def info(path: str, *, everything: bool = False) -> int:
     print(f"  status     {run.status}, {len(run.train):,} of {total:,} rounds")
     if len(run.train):
         print(f"  time       {duration(run.train.wall_time_s.iloc[-1])}")
+        print(f"  cost       {cost_line(run)}")
     if len(run.eval):
         last = run.eval.iloc[-1]
         metrics = [
             f"{name} {last[name]:.6g}" for name in run.eval.columns if name not in ("round", "wall_time_s")
         ]
         print(f"  last eval  round {last['round']:.0f}: {', '.join(metrics)}")
+    for text in filter(None, [hint(run)]):
+        print(f"  hint       {text}")
     print(
         f"  created    {attributes['created_utc']} by {attributes['creator']}, run {attributes['run_id']}"
     )

@@ -233,5 +233,17 @@ def _described(simulation: Simulation, attributes: dict[str, Any]) -> dict[str, 
         attributes
         | {f"{name}_digest": value for name, value in simulation.digests().items()}
         | {"signature": signature(simulation.config, attributes["run_id"])}
+        | {"traffic": json.dumps(_traffic(simulation))}
         | describe_code(simulation.config)
     )
+
+
+def _traffic(simulation: Simulation) -> dict[str, int]:
+    """What a participant would send and receive in a round, were it a device of its own; who trains."""
+    method, model = simulation.method, simulation.model
+    return {
+        "vector": model.num_params * model.values.element_size(),
+        "sent": method.sends,
+        "received": method.receives,
+        "absent_train": method.absent_train,
+    }

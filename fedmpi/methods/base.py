@@ -118,6 +118,9 @@ class Method:
     takes_back = False  # whether `take_back` is called for participants after the server's step
     asks_losses = False  # whether the server hears the losses F_n(x_t) before it chooses
     asks_gradients = False  # whether participants compute grad F_n(x_t) first: "gradient_at_x" in `local`
+    sends = 1  # vectors of the model's size that a participant sends in a round, as the paper counts
+    receives = 1  # and gets
+    absent_train = False  # whether everybody trains in each round, whoever takes part
     moves_without_participants = False  # whether x moves in a round in which nobody takes part
     steps_by_itself = False  # whether `step` replaces update -= gamma * gradient
     rate_on_device = False  # whether `step` takes any `Rate`; otherwise a GPU records it for each new gamma

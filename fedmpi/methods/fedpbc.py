@@ -17,6 +17,8 @@ from fedmpi.methods.own_models import OwnModels
 class FedPbc(OwnModels):
     """FedPBC: all clients train from their own models; those available are averaged, and get the mean."""
 
+    absent_train = True
+
     def participants(
         self, state: ServerState, t: int, clients: np.ndarray, weights: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:

@@ -23,6 +23,7 @@ class Scaffold(Method):
     scratch = ("gradient_sum",)
     broadcasts = ("control",)
     client_sums = ("change",)
+    sends = receives = 2  # a control beside update and x
     steps_by_itself = True
     rate_on_device = True
 

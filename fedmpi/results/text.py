@@ -32,10 +32,23 @@ def bytes_text(count: float) -> str:
     >>> bytes_text(512), bytes_text(1_828_688)
     ('512 B', '1.8 MB')
     """
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    return _with_prefix(count, "B")
+
+
+def joules_text(energy: float) -> str:
+    """Joules as readable text.
+
+    >>> joules_text(3_600_000)
+    '3.6 MJ'
+    """
+    return _with_prefix(energy, "J")
+
+
+def _with_prefix(count: float, unit: str) -> str:
+    for prefix, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= 0.99995 * size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count:.0f} B"
+            return f"{count / size:.1f} {prefix}{unit}"
+    return f"{count:.0f} {unit}"
 
 
 def is_terminal(stream: TextIO) -> bool:

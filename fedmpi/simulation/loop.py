@@ -26,6 +26,7 @@ from fedmpi.mpi import Comm
 from fedmpi.mpi.watch import pulse
 from fedmpi.participation import make_participation
 from fedmpi.simulation.clock import Stopwatch, peak_device_memory_mb, peak_memory_mb
+from fedmpi.simulation.energy import EnergyMeter
 from fedmpi.simulation.evaluate import Evaluator
 from fedmpi.simulation.lockstep import PackError, Steps, alone
 from fedmpi.simulation.observer import Observer
@@ -103,11 +104,12 @@ class Simulation:
             may_draw=is_random, stays_on_device=self._stays_on_device,
         )  # fmt: skip
         self.probe = Probe(comm, self.model, own.clients, num_clients)
+        meter = EnergyMeter(comm, num_packed)
         evaluators = {
             part: Evaluator(self.model, data, own.clients_of.get(part))
             for part, data in own.eval_sets.items()
         }
-        self.observer = Observer(config, evaluators, self.probe, self.clock)
+        self.observer = Observer(config, evaluators, self.probe, self.clock, meter)
 
         # All ranks take x_0 from rank 0: a user's model function may draw other numbers on each rank.
         initial = self.model.initial.copy()
@@ -203,6 +205,7 @@ class Simulation:
         status, diverged = DONE, None
         listener.expects(self.config.run.num_rounds, self.completed)
         self.clock.start()
+        self.observer.meter.start()
 
         # A new run evaluates and stores x_0 first.
         if self.completed == 0:

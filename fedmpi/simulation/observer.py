@@ -6,6 +6,7 @@ from fedmpi.config import Config
 from fedmpi.methods import Round
 from fedmpi.simulation.cadence import is_due
 from fedmpi.simulation.clock import Stopwatch
+from fedmpi.simulation.energy import EnergyMeter
 from fedmpi.simulation.evaluate import NOTHING, Evaluator, Look
 from fedmpi.simulation.lockstep import Steps
 from fedmpi.simulation.outcome import Listener, Output
@@ -18,16 +19,18 @@ class Observer:
     """Evaluates x and measures gradients as the config asks for it; the run itself does not change."""
 
     def __init__(
-        self, config: Config, evaluators: dict[str, Evaluator], probe: Probe, clock: Stopwatch
-    ) -> None:
+        self, config: Config, evaluators: dict[str, Evaluator], probe: Probe, clock: Stopwatch,
+        meter: EnergyMeter,
+    ) -> None:  # fmt: skip
         """`evaluators` of the sets "train", "test" and, where clients are held out, "held-out"."""
         self._run, self._evaluators = config.run, evaluators
         self.on_train, self.on_test = evaluators["train"], evaluators["test"]
-        self._probe, self._clock = probe, clock
+        self._probe, self._clock, self.meter = probe, clock, meter
 
     def evaluate_if_due(self, completed: int, x: Vector, output: Output, listener: Listener) -> Steps[None]:
         """Collective. Evaluate x after `completed` rounds, if the config asks for it."""
         # Which sets are due; both after the last round.
+        self.meter.tick()
         run = self._run
         every = run.eval_train_every if run.eval_train_every is not None else run.eval_every
         is_last = completed == run.num_rounds
@@ -45,6 +48,8 @@ class Observer:
         row = {"round": completed, **_metrics(train, test), "wall_time_s": self._clock.elapsed}
         output.add("eval", **row)
         listener.evaluated(row)
+        if self.meter.is_there:  # the same on all ranks
+            output.add("energy", round=completed, joules=self.meter.take())
 
     def _evaluate_clients(self, completed: int, x: Vector, output: Output) -> Steps[None]:
         """Collective. Evaluate x for each client; the means over all samples are known then, too."""

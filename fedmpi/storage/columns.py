@@ -92,6 +92,10 @@ OPTIONAL_TABLES: dict[str, tuple[Column, ...]] = {
         Column("loss", "f8", "nats", "mean loss per sample of the client"),
         Column("accuracy", "f8", "1", "share of the client's samples classified correctly"),
     ),
+    "energy": (
+        Column("round", "i8", "rounds", "completed rounds"),
+        Column("joules", "f8", "J", "used by the nodes since the row before, or since this leg began"),
+    ),
     "theory": (
         Column("round", "i8", "rounds", "completed rounds: the gradients are those at x_t"),
         Column("grad_norm2", "f8", "1", "|grad f(x_t)|^2, f the mean over clients of their mean losses"),

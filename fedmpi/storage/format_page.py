@@ -38,6 +38,7 @@ RUN_ATTRIBUTES = {
     "participation_digest": "of a schedule or trace file; otherwise empty",
     "signature": "by the user's key, so that code that a config names is theirs; empty where it names none",
     "user_code": "JSON, only with functions of your own: name, SHA-256 and source of each",
+    "traffic": "JSON: bytes of a vector, how many a participant sends and gets, whether the absent train",
     "phases": f"JSON, one entry for each rank: seconds of {', '.join(PHASES)}; {', '.join(BESIDE_PHASES)}",
     "recorded": "on a GPU: how local training was recorded for replay",
     "segments": "JSON, only while rows are in `RUN.h5.rows-1`, ...: rows of each table in each of them",
@@ -118,7 +119,8 @@ def format_page() -> str:
         lines += [_row(f"`{c.name}`", f"`{c.dtype}`", c.units, c.description) for c in columns]
     lines += ["", "The first column of a table is the dimension scale of the others. `/amplification`,"]
     lines += ["`/clients_eval` and `/theory` are there only with `run.eval_at_amplification`,"]
-    lines += ["`run.eval_clients_every` and `run.record_theory_every`."]
+    lines += ["`run.eval_clients_every` and `run.record_theory_every`,"]
+    lines += ["`/energy` only where the nodes tell what they use (RAPL, NVML)."]
     lines += ["Attributes of each dataset:", "", *_table(("attribute", "holds"), COLUMN_ATTRIBUTES)]
 
     # What is no table of rows.

@@ -49,6 +49,7 @@ class Run:
     theory: pandas.DataFrame | None = None  # with run.record_theory_every
     amplification: pandas.DataFrame | None = None  # with run.eval_at_amplification
     clients_eval: pandas.DataFrame | None = None  # with run.eval_clients_every
+    energy: pandas.DataFrame | None = None  # joules, where the nodes tell (RAPL, NVML)
 
     @property
     def name(self) -> str:
@@ -115,6 +116,7 @@ def _read(path: Path, file: h5py.File) -> Run:
         theory=tables.get("theory"),
         amplification=tables.get("amplification"),
         clients_eval=_with_part_names(tables.get("clients_eval")),
+        energy=tables.get("energy"),
     )
 
 

@@ -60,7 +60,13 @@ def files(tmp_path_factory):
         "participation.availability=own:who", "participation.selection=permutation",
     )  # fmt: skip
     words = [word for setting in settings for word in ("--set", setting)]
-    done = in_process(folder, "run", "c.toml", "--out", "a.h5", *words)
+    zone = folder / "intel-rapl:0"  # a counter of energy
+    zone.mkdir()
+    for name, text in {"name": "package-0", "energy_uj": "1", "max_energy_range_uj": "9"}.items():
+        (zone / name).write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedmpi.simulation.energy.POWERCAP", folder)
+        done = in_process(folder, "run", "c.toml", "--out", "a.h5", *words)
     assert done.returncode == 0, done.stderr
     return folder / "a.h5", folder / "a.h5.checkpoint-6", folder / "a.h5.checkpoint-6.part-0"
 

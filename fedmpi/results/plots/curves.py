@@ -11,6 +11,7 @@ from fedmpi.participation.cycle import phases_seen, stored_cycle
 from fedmpi.results.groups import Group, sort_key, value_label, value_text
 from fedmpi.results.plots.style import colours, dashes, tidy
 from fedmpi.results.settled import LAST, cadence, settled
+from fedmpi.storage.clocks import clock_of, time_of
 from fedmpi.storage.reader import Run
 from fedmpi.storage.runs import flat_config
 
@@ -26,8 +27,13 @@ _DIVERGED = 1e12  # those that differ more are not
 _MOST_NAMES = 3  # of lines; more would cover each other
 
 
-def draw_curves(groups: Sequence[Group], labels: Sequence[str] | None = None, extra: int = 0) -> object:
-    """Training loss, training accuracy and test accuracy side by side, and room for `extra` panels."""
+def draw_curves(
+    groups: Sequence[Group], labels: Sequence[str] | None = None, extra: int = 0, x: str = "rounds"
+) -> object:
+    """Training loss, training accuracy and test accuracy side by side, and room for `extra` panels.
+
+    `x`: the clock along which they are drawn.
+    """
     from matplotlib import pyplot
 
     runs = [run for group in groups for run in group.runs]
@@ -42,11 +48,11 @@ def draw_curves(groups: Sequence[Group], labels: Sequence[str] | None = None, ex
     for axis, column in zip(axes[0], panels, strict=False):
         looks = zip(colours(len(groups)), dashes(len(groups)), strict=True)
         in_sight = [
-            _draw(axis, group, column, label, look)
+            _draw(axis, group, column, label, look, x)
             for group, label, look in zip(groups, labels, looks, strict=True)
         ]
         _limit(axis, *map(np.concatenate, zip(*in_sight, strict=True)), may_be_log=column.endswith("loss"))
-        axis.set_xlabel("Round")
+        label_clock(axis, x)
         axis.set_title(_PANELS[column], fontsize=11)
         axis.margins(x=0.01)
         tidy(axis)
@@ -58,14 +64,14 @@ def draw_curves(groups: Sequence[Group], labels: Sequence[str] | None = None, ex
     return figure
 
 
-def draw_comparison(groups: Sequence[Group], key: str, symbol: str) -> object:
+def draw_comparison(groups: Sequence[Group], key: str, symbol: str, x: str = "rounds") -> object:
     """Curves in the order of one config value, and the final loss over that value."""
     values = [flat_config(group.runs[0].config).get(key) for group in groups]
     order = sorted(range(len(groups)), key=lambda i: sort_key(values[i])) if symbol else range(len(groups))
     groups, values = [groups[i] for i in order], [values[i] for i in order]
     numbers = symbol and all(isinstance(v, int | float) for v in values) and len(set(values)) > 2
     labels = _comparison_labels(groups, values, symbol)
-    figure = draw_curves(groups, labels, extra=1 if numbers else 0)
+    figure = draw_curves(groups, labels, 1 if numbers else 0, x)
     if numbers:
         _draw_reached(figure.axes[-1], groups, np.array(values, float), key, symbol)
     return figure
@@ -137,9 +143,9 @@ def _add_legend(figure: object, axis: object) -> None:
 
 
 def _draw(
-    axis: object, group: Group, column: str, label: str, look: tuple[object, str]
+    axis: object, group: Group, column: str, label: str, look: tuple[object, str], x: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Moving average with a band of one standard deviation over window and seeds.
+    """Moving average with a band of one standard deviation over window and seeds, along the clock `x`.
 
     Returns the values that must be visible, of the line and of the edges of its band.
     """
@@ -148,13 +154,30 @@ def _draw(
         values = 100 * values
     window = _points_to_average(rounds, stored_cycle(group.runs[0].config))
     mean, spread = moving_average(values, window), moving_spread(values, window)
-    axis.fill_between(rounds, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
-    axis.plot(rounds, mean, color=colour, linestyle=dash, label=label, linewidth=1.6)
+    times = mean_time(group.runs, x, rounds)
+    axis.fill_between(times, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
+    axis.plot(times, mean, color=colour, linestyle=dash, label=label, linewidth=1.6)
     warmups = {run.config["warmup"]["num_rounds"] for run in group.runs if "warmup" in run.config}
-    for end in warmups:
+    for end in mean_time(group.runs, x, np.array(sorted(warmups))):
         axis.axvline(end, color="grey", linestyle=":", linewidth=1)
     settled = slice(_settles(rounds, max(warmups, default=0)), None)
     return mean[settled], np.concatenate([(mean - spread)[settled], (mean + spread)[settled]])
+
+
+def mean_time(runs: Sequence[Run], x: str, rounds: np.ndarray) -> np.ndarray:
+    """What a clock shows after these rounds, averaged over seeds as the curves are: round by round."""
+    return np.mean([time_of(run, x, rounds) for run in runs], axis=0)
+
+
+def label_clock(axis: object, x: str) -> None:
+    """Name the axis of a clock; large numbers get prefixes."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    clock = clock_of(x)
+    axis.set_xlabel(clock.label)
+    if clock.column != "rounds":
+        axis.xaxis.set_major_locator(MaxNLocator(5))
+        axis.xaxis.set_major_formatter(EngFormatter(unit=clock.unit, sep=" " if clock.unit else ""))
 
 
 def _points_to_average(rounds: np.ndarray, cycle: int) -> int:

@@ -12,6 +12,7 @@ from fedmpi.results.plots.presets import draw_appendix, draw_participation, draw
 from fedmpi.results.plots.regularized import draw_regularized
 from fedmpi.results.plots.style import figure_target, save_figure
 from fedmpi.results.plots.trajectory import plot_trajectories
+from fedmpi.storage.clocks import CLOCKS, clock_of
 from fedmpi.storage.reader import load_run
 from fedmpi.storage.runs import load_each
 
@@ -32,9 +33,16 @@ PRESETS = (*_COMPARED, *_OTHERS)
 
 
 def plot(
-    paths: Sequence[str], out: str, preset: str | None = None, *, trajectory: bool = False
+    paths: Sequence[str],
+    out: str,
+    preset: str | None = None,
+    *,
+    x: str = "rounds",
+    trajectory: bool = False,
 ) -> list[str]:
     """Draw the runs below the paths into one file, or with `trajectory` their paths in the plane.
+
+    `x`: the clock of curves.
 
     Returns what was left out of a folder, and why.
     """
@@ -44,6 +52,10 @@ def plot(
     target = figure_target(out, "--out")
     if preset is not None and preset not in PRESETS:
         raise UserError(f"--preset {preset}: unknown; {did_you_mean(preset, PRESETS)}")
+    if clock_of(x) is not CLOCKS["rounds"] and preset in _OTHERS:
+        raise UserError(
+            f"--x {x}: not with --preset {preset}, which draws no curves; leave one of them out"
+        )
     runs, skipped = load_each(paths)
     if skipped and not (len(paths) == 1 and Path(paths[0]).is_dir()):  # a folder may hold other files
         raise UserError(skipped[0])
@@ -52,15 +64,15 @@ def plot(
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure = _drawing(preset)(group_runs(runs))
+    figure = _drawing(preset, x)(group_runs(runs))
     save_figure(figure, target, "--out")
     pyplot.close(figure)
     return skipped
 
 
-def _drawing(preset: str | None) -> Callable[[list[Group]], object]:
+def _drawing(preset: str | None, x: str) -> Callable[[list[Group]], object]:
     if preset is None:
-        return draw_curves
+        return lambda groups: draw_curves(groups, x=x)
     if preset in _COMPARED:
-        return lambda groups: draw_comparison(groups, *_COMPARED[preset])
+        return lambda groups: draw_comparison(groups, *_COMPARED[preset], x)
     return _OTHERS[preset]

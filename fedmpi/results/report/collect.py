@@ -13,6 +13,7 @@ import numpy as np
 from fedmpi.participation.cycle import stored_cycle
 from fedmpi.results.groups import Group
 from fedmpi.results.settled import settled
+from fedmpi.storage.clocks import CLOCKS, totals
 from fedmpi.storage.columns import BESIDE_PHASES, DIVERGED, IN_ALL, RUNNING, STOPPED
 from fedmpi.storage.reader import Run
 
@@ -32,7 +33,12 @@ def curve(run: Run) -> dict[str, list]:
     """Evaluations thinned evenly to what a screen can show, first and last kept; gaps are null."""
     count = len(run.eval)
     kept = np.unique(np.linspace(0, count - 1, min(count, MOST_POINTS)).round().astype(int))
-    columns: dict[str, list] = {"round": run.eval["round"].to_numpy()[kept].tolist()}
+    rounds = run.eval["round"].to_numpy()[kept]
+    columns: dict[str, list] = {"round": rounds.tolist()}
+    for name, clock in CLOCKS.items():
+        times = clock.after(run, rounds)
+        if times is not None and name != "rounds":
+            columns[name] = [float(f"{t:.8g}") for t in times]
     for name in METRICS:
         values = run.eval[name].to_numpy()
         # The training set may be evaluated at a different cadence: keep what there is.
@@ -65,10 +71,7 @@ def figures(run: Run) -> dict[str, float]:
                 f"best {name}": float(best),
                 f"tail {name}": settled(rounds, everything, cycle, at_least),
             }
-    result["rounds"] = float(len(run.train))
-    if len(run.train):
-        result["seconds"] = float(run.train.wall_time_s.iloc[-1])
-    return result
+    return result | totals(run)
 
 
 def spread(group: Group, name: str) -> tuple[float, float, int]:

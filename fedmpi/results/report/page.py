@@ -15,6 +15,7 @@ from typing import Any
 from fedmpi import __version__
 from fedmpi.results.groups import Group, group_runs
 from fedmpi.results.report import collect, sections
+from fedmpi.storage.clocks import CLOCKS
 from fedmpi.storage.reader import Run
 
 
@@ -25,6 +26,7 @@ def make_page(runs: Sequence[Run], skipped: Sequence[str]) -> str:
     pictures, which = collect.participation_pictures(groups)
     data = {
         "metrics": collect.METRICS,
+        "clocks": {n: {"label": clock.label, "unit": clock.unit} for n, clock in CLOCKS.items()},
         "groups": [
             {"label": group.label, "runs": [runs.index(run) for run in group.runs]} for group in groups
         ],

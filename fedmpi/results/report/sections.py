@@ -12,7 +12,7 @@ import numpy as np
 
 from fedmpi.results.groups import Group, value_text
 from fedmpi.results.report import collect
-from fedmpi.results.text import duration
+from fedmpi.results.text import bytes_text, duration, joules_text
 from fedmpi.storage.columns import BESIDE_PHASES, DEVICE_MEMORY, DONE, IN_ALL, MEMORY
 from fedmpi.storage.reader import Run
 from fedmpi.storage.runs import flat_config
@@ -20,6 +20,7 @@ from fedmpi.storage.runs import flat_config
 CURVES = """<section id="curves"><h2>Curves</h2>
 <div class="controls">
  <span id="metrics"></span>
+ <label>along <select id="clock"></select></label>
  <label><input type="checkbox" id="means"> mean and band over seeds</label>
  <label><input type="checkbox" id="log"> log losses</label>
  <label>smoothing <input type="range" id="smooth" min="0" max="20" value="3" step="0.5">
@@ -46,8 +47,13 @@ _FIGURES = (
     ("best test_accuracy", "Test acc. %, best"),
     ("last train_loss", "Train loss, last"), ("tail train_loss", "Train loss, last 3 %"),
     ("last test_loss", "Test loss, last"), ("last train_accuracy", "Train acc. %, last"),
-    ("rounds", "Rounds"), ("seconds", "Time"),
+    ("rounds", "Rounds"), ("local_steps", "Local steps"), ("bytes_sent", "Sent"), ("seconds", "Time"),
+    ("energy_j", "Energy"),
 )  # fmt: skip
+_COUNTS = {
+    "rounds": "{:,.0f}".format, "local_steps": "{:,.0f}".format, "bytes_sent": bytes_text,
+    "seconds": duration, "energy_j": joules_text,
+}  # fmt: skip
 _OPEN_ROWS = 12  # longer tables of details are collapsed at first
 
 
@@ -279,10 +285,8 @@ def _figure_cell(name: str, mean: float, deviation: float) -> str:
     """A figure and its spread; accuracies in percent."""
     if not math.isfinite(mean):
         return '<td class="n" data-v="">-</td>'
-    if name == "seconds":
-        return _cell(duration(mean), mean)
-    if name == "rounds":
-        return _cell(f"{mean:,.0f}", mean)
+    if name in _COUNTS:
+        return _cell(_COUNTS[name](mean), mean)
     scale, digits = (100, 2) if name.endswith("accuracy") else (1, 4)
     text = f"{scale * mean:.{digits}f}"
     if math.isfinite(deviation):

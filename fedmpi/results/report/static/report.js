@@ -41,6 +41,27 @@ const manySeeds = data.groups.some((g) => g.runs.length > 1);
 $("means").checked = manySeeds;
 $("means").disabled = !manySeeds;
 
+// The clock along which curves are drawn: rounds, or another one that all runs hold.
+const clocks = Object.keys(data.clocks).filter((c) => c === "rounds" || data.runs.every((r) => c in r.curve));
+for (const c of clocks) $("clock").append(new Option(data.clocks[c].label.toLowerCase(), c));
+function onClock([rounds, ...values], runs) {
+  const clock = $("clock").value;
+  if (clock === "rounds") return [rounds, ...values];
+  const times = runs.map((r) => new Map(data.runs[r].curve.round.map((t, i) => [t, data.runs[r].curve[clock][i]])));
+  const mean = (t) => {
+    const known = times.map((of) => of.get(t)).filter((v) => v !== undefined);
+    return known.reduce((a, b) => a + b, 0) / known.length;
+  };
+  return [rounds.map(mean), ...values];
+}
+const UNITS = [[1e9, "G"], [1e6, "M"], [1e3, "k"]];
+function clockText(v) {
+  const { unit } = data.clocks[$("clock").value];
+  if (!unit || $("clock").value === "seconds") return v.toLocaleString("en", { maximumFractionDigits: 1 }) + (unit && ` ${unit}`);
+  const [size, prefix] = UNITS.find(([s]) => v >= s) || [1, ""];
+  return `${Number((v / size).toPrecision(4))} ${prefix}${unit}`;
+}
+
 // Moving average over a share of the points, as in the paper's figures; gaps stay gaps.
 function smooth(values, percent) {
   const half = Math.floor(values.length * percent / 200);
@@ -93,7 +114,7 @@ function chartParts(metric) {
     if ($("means").checked) {
       const t = runs.length ? groupTable(runs, metric, percent) : null;
       if (!t || !t[0].length) return;
-      tables.push([t[0], t[1], t[2], t[3]]);
+      tables.push(onClock(t, runs));
       series.push(line(g.label, i, 2));
       const edge = { stroke: "transparent", width: 0, spanGaps: true, points: { show: false }, isEdge: true };
       series.push({ ...edge, label: "low" }, { ...edge, label: "high" });
@@ -103,7 +124,7 @@ function chartParts(metric) {
       for (const r of runs) {
         const t = runTable(r, metric, percent);
         if (!t[0].length) continue;
-        tables.push(t);
+        tables.push(onClock(t, [r]));
         series.push(line(data.runs[r].label, i, many ? 1 : 1.5));
       }
     }
@@ -151,7 +172,7 @@ function makeChart(box, metric) {
   const tip = document.createElement("div");
   tip.className = "tip";
   const axis = { stroke: css("--quiet"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line") } };
-  const thousands = (u, values) => values.map((v) => v === null ? "" : v.toLocaleString("en"));
+  const ticks = (u, values) => values.map((v) => v === null ? "" : clockText(v));
   const y = isLog ? { distr: 3 } : { range: settledRange };
   let near = null;
   const options = {
@@ -159,7 +180,7 @@ function makeChart(box, metric) {
     width: 500, height: 340, series, bands,
     legend: { show: false },
     scales: { x: { time: false }, y },
-    axes: [{ ...axis, label: "Round", labelSize: 22, values: thousands }, { ...axis, size: 62, values: (u, vs) => vs.map((v) => v === null ? "" : number(v)) }],
+    axes: [{ ...axis, label: data.clocks[$("clock").value].label, labelSize: 22, values: ticks, space: 70 }, { ...axis, size: 62, values: (u, vs) => vs.map((v) => v === null ? "" : number(v)) }],
     cursor: { sync: { key: "fedmpi" }, focus: { prox: 24 }, drag: { x: true, y: false }, points: { show: false } },
     focus: { alpha: series.length > 8 ? 0.25 : 1 },
     hooks: {
@@ -168,7 +189,7 @@ function makeChart(box, metric) {
         const { idx, left, top } = u.cursor;
         const v = near && idx !== null && idx !== undefined ? u.data[near][idx] : null;
         if (v === null || v === undefined || left < 0 || u.series[near].isEdge) { tip.style.display = "none"; return; }
-        tip.textContent = `${u.series[near].label}: ${number(v)} at round ${u.data[0][idx].toLocaleString("en")}`;
+        tip.textContent = `${u.series[near].label}: ${number(v)} at ${$("clock").value === "rounds" ? "round " : ""}${clockText(u.data[0][idx])}`;
         tip.style.display = "block";
         const right = left > u.over.clientWidth / 2;
         tip.style.left = right ? "auto" : `${left + 75}px`;
@@ -200,7 +221,7 @@ for (const m of metrics) {
   label.firstChild.dataset.metric = m;
   $("metrics").append(label);
 }
-for (const id of ["means", "log"]) $(id).addEventListener("change", drawCharts);
+for (const id of ["means", "log", "clock"]) $(id).addEventListener("change", drawCharts);
 $("smooth").addEventListener("input", drawCharts);
 
 function drawLegend() {
