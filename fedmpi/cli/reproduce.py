@@ -14,6 +14,7 @@ from fedmpi.experiments.sweep.best import best_groups, best_lines, collect
 from fedmpi.experiments.sweep.packing import pack_size
 from fedmpi.experiments.sweep.points import Point
 from fedmpi.experiments.sweep.store import Store
+from fedmpi.mpi.watch.beginning import beginning
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.storage.columns import METRICS
 from fedmpi.storage.output import write_output
@@ -29,7 +30,7 @@ def reproduce(args: argparse.Namespace) -> int:
     wanted = Request(quick=args.quick, seeds=args.seeds, only=args.only, rounds=args.rounds)
     wanted.runs(recipe)  # refuses what the recipe does not have, before anything is written
     stop, pack = StopRequest().listen(), pack_size(args.pack)
-    with mpi.session() as world:
+    with mpi.session() as world, beginning(world):
         request = world.on_root(lambda: settle_on_root(wanted, folder, resume=args.resume))
         if world.is_root:
             _introduce(args.name, request)

@@ -12,6 +12,7 @@ from fedmpi.config import validate
 from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_STOPPED
 from fedmpi.experiments.lifecycle import Prepared, go_on, nothing_to_do, plan_resume, start
 from fedmpi.experiments.progress import Progress
+from fedmpi.mpi.watch.beginning import beginning
 from fedmpi.mpi.watch.watchdog import watching
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.storage.columns import DIVERGED, DONE, STOPPED
@@ -26,7 +27,7 @@ def run(config_path: str, out: str, overrides: Sequence[str], *, force: bool = F
     """Collective. Simulate and write RUN.h5; returns the exit status, the same on all ranks."""
     path = Path(out)
     stop = StopRequest().listen()
-    with mpi.session() as comm, contextlib.ExitStack() as held:
+    with mpi.session() as comm, beginning(comm), contextlib.ExitStack() as held:
         # Only rank 0 touches the config and the output; its results and errors reach all ranks.
         config = comm.on_root(lambda: validate.load(config_path, overrides))
         comm.try_on_root(lambda: held.enter_context(writer_lock(path)))
@@ -50,7 +51,7 @@ def resume(
     """
     path = Path(run_path)
     stop = StopRequest().listen()
-    with mpi.session() as comm, contextlib.ExitStack() as held:
+    with mpi.session() as comm, beginning(comm), contextlib.ExitStack() as held:
         comm.try_on_root(lambda: read_attributes(path))  # before a lock file is made
         lock = writer_lock(path, wait=wait, force=force_lock, tell=lambda text: print(text, flush=True))
         comm.try_on_root(lambda: held.enter_context(lock))

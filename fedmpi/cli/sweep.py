@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 from collections import Counter
 from pathlib import Path
@@ -16,6 +17,7 @@ from fedmpi.experiments.sweep.packing import notes_on_packs, pack_size, uses_gpu
 from fedmpi.experiments.sweep.points import Point, load_sweep
 from fedmpi.experiments.sweep.store import FAILED, RUNNING, Store, listing
 from fedmpi.mpi.launcher import login_node_note
+from fedmpi.mpi.watch.beginning import beginning
 from fedmpi.mpi.watch.watchdog import watching
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.storage.columns import DIVERGED, METRICS
@@ -31,7 +33,9 @@ def sweep(args: argparse.Namespace) -> int:
             print(listing(Store(args.out), _choose(load_sweep(args.sweep), args.index)))
         return EXIT_DONE
     stop, pack = StopRequest().listen(), pack_size(args.pack)
-    with mpi.session(simulates=not args.dry_run) as world:
+    # A dry run has no limit: it tries a few rounds of each kind.
+    watch = contextlib.nullcontext if args.dry_run else beginning
+    with mpi.session(simulates=not args.dry_run) as world, watch(world):
         points = world.on_root(lambda: _choose(load_sweep(args.sweep), args.index))
         width = args.ranks_per_run or (1 if args.index is None else world.size)
         if width > world.size:

@@ -15,6 +15,8 @@ from fedmpi.config.records import replace
 from fedmpi.config.registry import AVAILABILITIES, PARTITIONS, REGISTRIES, Finding, Part, Registry
 from fedmpi.config.toml import toml_value
 
+_SHORTEST_STALL = 0.01  # minutes; a flush on a busy machine may take as long
+
 
 def chosen(config: Config) -> Iterator[tuple[Registry, str, Part | None]]:
     """Each kind of part, a name that the config gives, and the part; None for a user's own."""
@@ -65,6 +67,9 @@ def _conflicts_between_sections(config: Config) -> Iterator[Finding]:
     knows_clients = PARTITIONS.fact(data.partition, "knows_clients")
     if data.num_clients is None and not knows_clients and has_effect(config, "data", "partition"):
         yield "data.num_clients", "missing; N, the number of clients; expected an integer >= 1"
+    if 0 < run.stall_minutes < _SHORTEST_STALL:
+        problem = f"would end every job; expected {_SHORTEST_STALL:g} or more, or 0 for never"
+        yield "run.stall_minutes", f"{run.stall_minutes:g} minutes {problem}"
     if run.cuda_aware and run.device == "cpu":
         yield "run.cuda_aware", 'true needs run.device = "auto" or "cuda", it is "cpu"'
     if config.algorithm.lr_schedule == "step" and config.algorithm.lr_halve_every is None:

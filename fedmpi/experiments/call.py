@@ -19,8 +19,9 @@ from fedmpi.errors import EXIT_STOPPED, UserError
 from fedmpi.errors.wording import in_python
 from fedmpi.experiments.python_input import known_objects
 from fedmpi.mpi import Comm, attached
+from fedmpi.mpi.watch.beginning import beginning
 from fedmpi.mpi.watch.watchdog import watching
-from fedmpi.mpi.world import launched_size
+from fedmpi.mpi.world import SIMULATE, launched_size
 from fedmpi.simulation.stopping import StopRequest, is_interrupt, reason
 from fedmpi.storage.lock import writer_lock
 from fedmpi.storage.writer import check_target
@@ -102,6 +103,8 @@ def begin(name: str, objects: dict[str, Any], *, listens: bool = True) -> Iterat
     heard = stop.listening() if listens else contextlib.nullcontext()
     with _known(name, objects) as named, attached(name) as comm, settings_restored(), heard:
         call = Call(named=named, comm=comm, stop=stop)
+        if comm.size > 1 and name in SIMULATE:  # in a notebook the user sees that nothing happens
+            call.held.enter_context(beginning(comm))
         try:
             yield call
         except BaseException as error:

@@ -27,7 +27,7 @@ _roll: list[Any] = []  # the communicator on which ranks of a Python program say
 
 
 # Calls of Python that write results; only these are refused where each task would be alone.
-_SIMULATE = ("run", "resume", "sweep")
+SIMULATE = ("run", "resume", "sweep")
 
 
 @contextlib.contextmanager
@@ -64,7 +64,7 @@ def attached(call: str) -> Iterator[Comm]:
     since the other ranks would wait in a collective for ever.
     """
     mpi, is_ours = _start()
-    world, comm = mpi.COMM_WORLD, _connect(mpi, simulates=call in _SIMULATE)
+    world, comm = mpi.COMM_WORLD, _connect(mpi, simulates=call in SIMULATE)
     if not _roll:
         _roll.append(world.Dup())
         atexit.register(_end, mpi, is_ours)

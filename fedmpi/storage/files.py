@@ -160,6 +160,7 @@ def is_sealed(path: Path) -> bool:
             while left > 0 and (piece := file.read(min(left, _PIECE))):
                 sha.update(piece)
                 left -= len(piece)
+                pulse.here.tick()
             seal = file.read()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None

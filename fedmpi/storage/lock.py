@@ -129,6 +129,7 @@ def _wait_for(path: Path, run_path: Path, wait: float, force: bool, tell: Callab
             if not has_told:
                 tell(f"{run_path}: waiting up to {wait:g} s for {error.who}, which writes this file")
             has_told = True
+        pulse.here.tick()  # to wait is what was asked for, and no stall
         time.sleep(_RETRY_SECONDS)
 
 

@@ -101,6 +101,26 @@ def test_a_disk_that_does_not_answer(fedmpi_process, small_config, tmp_path):
     assert peek(tmp_path / "r.h5")["status"] == "running"  # the older file is whole
 
 
+@pytest.mark.parametrize("name", ["c.toml", "r.h5.checkpoint-9"])
+def test_a_file_that_does_not_answer_before_the_config_is_known(slow, fedmpi_cli, name):
+    """A pipe in its place: no limit has been read yet, and still all ranks end: place, status 75."""
+    words = "run", "c.toml", "--out", "r.h5"
+    if name != "c.toml":
+        assert fedmpi_cli(*words, "--set", "run.num_rounds=3").returncode == 0
+        words = "resume", "r.h5"
+    else:
+        (slow / name).unlink()
+    os.mkfifo(slow / name)
+    with contextlib.chdir(slow):
+        note_fault()
+    code, output = Job(slow, 2, *words, FEDMPI_START_TIMEOUT="1").end(SECONDS + 5)
+    assert_all_ended(slow)
+    assert code == 75, output
+    assert "stalled: rank 0 of 2 (process " in output
+    assert "a file system does not answer" in output
+    assert "read_checkpoint" in output or "validate.py" in output  # its stack
+
+
 def test_a_launcher_that_is_killed(slow, fedmpi_cli, slow_alone):
     """SIGKILL to mpirun alone: its ranks end within seconds, and free the file for one who waits."""
     job = Job(slow, 2, "run", "c.toml", "--out", "r.h5", sleep=0.05)

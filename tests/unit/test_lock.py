@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from fedmpi.errors import OutputError, UserError
+from fedmpi.mpi.watch import pulse
 from fedmpi.storage.lock import writer_lock
 from fedmpi.storage.reader import load_run
 
@@ -110,6 +111,15 @@ def test_the_lock_is_free_after_release(path):
         with writer_lock(path):
             assert_refused(path)
     assert list(path.parent.iterdir()) == []
+
+
+def test_waiting_for_a_lock_is_progress(path):
+    """However long `--wait` is: the watchdog sees that this rank does what it was asked for."""
+    with holder(path):
+        before = pulse.here.slot[pulse.PROGRESS]
+        with pytest.raises(UserError), writer_lock(path, wait=0.5):
+            pass
+    assert pulse.here.slot[pulse.PROGRESS] > before
 
 
 def test_a_lock_that_was_taken_over_is_not_removed(path):

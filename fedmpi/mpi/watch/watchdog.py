@@ -22,16 +22,16 @@ from fedmpi.errors import EXIT_STOPPED
 from fedmpi.errors.wording import command
 from fedmpi.mpi.comm import Comm
 from fedmpi.mpi.watch import pulse
+from fedmpi.mpi.watch.beginning import over
 from fedmpi.mpi.watch.board import Board, Courier
+from fedmpi.mpi.watch.ending import LAST_SECONDS, leave, say, say_stacks
 from fedmpi.mpi.watch.judge import Sight, Verdict, judge, told
-from fedmpi.mpi.watch.launcher_gone import end_launcher_later
 
 _WARN_SHARE = 0.1  # of the limit
 _START_FACTOR, _START_SECONDS = 6, 600.0  # start-up and data: as many times as long, at least so long
 _TIMES_AS_LONG = 20  # as the longest silence of a phase so far, but for one
 _OTHERS_SECONDS = 20.0  # after which another rank ends the job if the first one has not
 _SAVING_SECONDS = 15.0  # for results, before the end
-_LAST_SECONDS = 10  # for MPI to end the job, before this process is killed
 
 # What to save before a job is ended; each returns what it has saved, or nothing.
 rescues: dict[Path, Callable[[], str]] = {}
@@ -43,6 +43,7 @@ def watching(comm: Comm, minutes: float, path: Path, *, is_sweep: bool = False) 
 
     `path` is the result, beside which heartbeats pass between nodes.
     """
+    over()
     if not minutes or pulse.here.is_watched:  # a call inside a callback belongs to the outer one
         yield
         return
@@ -177,7 +178,7 @@ class Watchdog(threading.Thread):
         if verdict.share < 1:
             if speaks and not self._has_warned:
                 limit = verdict.seconds / verdict.share
-                _say(f"warning: {told(verdict, self.board.size)}; the job ends if this lasts {limit:.3g} s "
+                say(f"warning: {told(verdict, self.board.size)}; the job ends if this lasts {limit:.3g} s "
                      "(run.stall_minutes)")  # fmt: skip
             self._has_warned = True
         elif not self._is_acting:
@@ -196,16 +197,14 @@ class Watchdog(threading.Thread):
         is_missing = any(sight.rank == self.board.rank for sight in verdict.missing)
         size = self.board.size
         if speaks:
-            _say(f"stalled: {told(verdict, size)}")
+            say(f"stalled: {told(verdict, size)}")
         if speaks or is_missing:
-            _say(f"stack of rank {self.board.rank} of {size}:")
-            with contextlib.suppress(Exception):
-                faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
+            say_stacks(self.board.rank, size)
 
         # A process of this host that does not run writes its stack when it wakes up, without Python's help.
         for sight in verdict.missing if speaks and self._signal else ():
             if not sight.runs and not sight.is_far and sight.is_seen:
-                _say(f"stack of rank {sight.rank} of {size}, if it wakes up:")
+                say(f"stack of rank {sight.rank} of {size}, if it wakes up:")
                 for number in (self._signal, signal.SIGCONT):
                     with contextlib.suppress(OSError):
                         os.kill(sight.values[pulse.PID], number)
@@ -218,8 +217,8 @@ class Watchdog(threading.Thread):
             time.sleep(min(2.0, self._limit / 4))
         if speaks:
             saved = saved or "what was written before is kept"
-            _say(f"{saved}; the job ends with status {EXIT_STOPPED}, {self._go_on}")
-        leave(self._comm, EXIT_STOPPED, launcher_seconds=min(_LAST_SECONDS, 2 * self._limit))
+            say(f"{saved}; the job ends with status {EXIT_STOPPED}, {self._go_on}")
+        leave(self._comm, EXIT_STOPPED, launcher_seconds=min(LAST_SECONDS, 2 * self._limit))
 
     def _save(self) -> str:
         """What is not written yet, unless the main thread is at work on it; bounded in time."""
@@ -239,22 +238,7 @@ class Watchdog(threading.Thread):
 
     def _say_once(self, text: str) -> None:
         if self.board.rank == self.board.nodes[self.board.rank]:
-            _say(f"warning: {text}")
-
-
-def leave(comm: Comm, code: int, launcher_seconds: float) -> None:
-    """End the whole job from any thread, whatever the main thread does.
-
-    A launcher that has lost a host waits for it for ever: it is killed after so many seconds.
-    """
-    with contextlib.suppress(Exception):
-        sys.stdout.flush()
-    if comm.size > 1:
-        end_launcher_later(launcher_seconds)
-    signal.setitimer(signal.ITIMER_REAL, _LAST_SECONDS)  # kills this process if MPI cannot end the job
-    if comm.size > 1:
-        comm.abort(code)
-    os._exit(code)
+            say(f"warning: {text}")
 
 
 def _stacks_on_request() -> signal.Signals | None:
@@ -266,9 +250,3 @@ def _stacks_on_request() -> signal.Signals | None:
     except (OSError, ValueError, AttributeError):  # no stderr, as in some notebooks
         return None
     return signal.SIGQUIT
-
-
-def _say(text: str) -> None:
-    """One line, past whatever else holds Python's own streams."""
-    with contextlib.suppress(OSError):
-        os.write(2, f"fedmpi: {text}\n".encode())
