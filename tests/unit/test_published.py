@@ -13,7 +13,7 @@ from fedmpi.experiments.sweep.points import load_sweep
 from fedmpi.models import build_model
 from fedmpi.participation.cycle import cycle_of, phase_notes
 from fedmpi.results.settled import settled
-from tests.support.bands import bands, cases, measured
+from tests.support.bands import bands, cases, changed, measured
 from tests.support.configs import ROOT, SMALL
 
 PUBLISHED = tomllib.loads((ROOT / "analysis" / "published" / "figures.toml").read_text())
@@ -97,6 +97,23 @@ def test_every_protocol_has_its_band():
 
 @pytest.mark.parametrize("name", [name for name in BANDS if not name.startswith(_IN_LAUNCH)])
 def test_shortened_runs_end_in_their_band(name):
-    """A change of bits stays in the band; a change of partition, participation or method does not."""
+    """With other bits they would stay in it."""
     low, high = BANDS[name]
     assert low < measured(cases()[name], seed=1) < high
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("unknown-participation/bernoulli-fedau", "algorithm.cutoff", 5),
+        ("unknown-participation/bernoulli-fedavg-participants", "data.partition", "iid"),
+        ("unknown-participation/cyclic-fedavg-participants", "participation.weighting", "all"),
+        ("unknown-participation/bernoulli-mifa", "algorithm.warm_start", True),
+        ("methods/amplified", "data.similarity", 0.5),
+        ("regularized/permutation", "participation.selection", "uniform"),
+    ],
+)
+def test_another_protocol_leaves_its_band(name, key, value):
+    """Bands tell another partition, weighting, cutoff, start, similarity or selection."""
+    low, high = BANDS[name]
+    assert not low < measured(changed(cases()[name], {key: value}), seed=1) < high
