@@ -22,12 +22,13 @@ from fedmpi.storage.runs import load_runs
 
 if TYPE_CHECKING:
     from fedmpi.experiments.api import advise, check, resume, run, sweep
+    from fedmpi.results.fairness import fairness
     from fedmpi.results.paired import compare
 
 __version__ = "0.2.0.dev0"
 __all__ = [
-    "Run", "__version__", "advise", "check", "compare", "is_root", "load_run", "load_runs", "resume", "run",
-    "sweep",
+    "Run", "__version__", "advise", "check", "compare", "fairness", "is_root", "load_run", "load_runs",
+    "resume", "run", "sweep",
 ]  # fmt: skip
 
 watch_for_old_names()
@@ -47,6 +48,10 @@ def __getattr__(name: str) -> Any:
         from fedmpi.results.paired import compare
 
         return compare
+    if name == "fairness":
+        from fedmpi.results.fairness import fairness
+
+        return fairness
     if name in _SERVICES:
         from fedmpi.experiments import api
 
@@ -55,4 +60,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | {"compare", *_SERVICES})
+    return sorted(set(globals()) | {"compare", "fairness", *_SERVICES})

@@ -200,7 +200,7 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
     plot.add_argument(
         "--preset",
         help="methods, intervals (P), rates (gamma), amplification (eta), regularized (against independent "
-        "participation), participation, timing, appendix",
+        "participation), clients, participation, timing, appendix",
     )
     plot.add_argument(
         "--x", default="rounds", metavar="CLOCK",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedmpi.errors import UserError, did_you_mean
 from fedmpi.results.groups import Group, group_runs
+from fedmpi.results.plots.clients_figure import draw_clients
 from fedmpi.results.plots.curves import draw_comparison, draw_curves
 from fedmpi.results.plots.presets import draw_appendix, draw_participation, draw_timing
 from fedmpi.results.plots.regularized import draw_regularized
@@ -25,6 +26,7 @@ _COMPARED = {
 }
 _OTHERS: dict[str, Callable[[list[Group]], object]] = {
     "regularized": draw_regularized,
+    "clients": draw_clients,
     "participation": draw_participation,
     "timing": draw_timing,
     "appendix": draw_appendix,

@@ -15,6 +15,7 @@ from typing import Any
 from fedmpi import __version__
 from fedmpi.results.groups import Group, group_runs
 from fedmpi.results.report import collect, sections
+from fedmpi.results.report.each_client import clients
 from fedmpi.storage.clocks import CLOCKS
 from fedmpi.storage.reader import Run
 
@@ -44,6 +45,7 @@ def make_page(runs: Sequence[Run], skipped: Sequence[str]) -> str:
         sections.problems(groups, skipped),
         sections.results(groups),
         sections.CURVES,
+        clients(groups),
         sections.PARTICIPATION if pictures else "",
         sections.timing(groups),
         sections.config(groups),

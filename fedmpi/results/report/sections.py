@@ -122,22 +122,22 @@ def results(groups: Sequence[Group]) -> str:
     for group in groups:
         is_whole = all(run.status == DONE for run in group.runs)
         cells = [
-            _cell(group.label + ("" if is_whole else " *")),
+            cell(group.label + ("" if is_whole else " *")),
             *(_value_cell(group.values[key]) for key in keys),
         ]
-        cells.append(_cell(str(len(group.runs)), len(group.runs)))
-        rows.append(cells + [_figure_cell(name, *collect.spread(group, name)[:2]) for name, _ in names])
-    text = "<h2>Results</h2>" + _table("results", head, rows)
+        cells.append(cell(str(len(group.runs)), len(group.runs)))
+        rows.append(cells + [figure_cell(name, *collect.spread(group, name)[:2]) for name, _ in names])
+    text = "<h2>Results</h2>" + html_table("results", head, rows)
     if len(groups) < sum(len(group.runs) for group in groups):
         each = []
         for group in groups:
             for run in group.runs:
                 figures = collect.figures(run)
                 each.append(
-                    [_cell(run_label(group, run)), _cell(run.status)]
-                    + [_figure_cell(name, figures.get(name, math.nan), math.nan) for name, _ in names]
+                    [cell(run_label(group, run)), cell(run.status)]
+                    + [figure_cell(name, figures.get(name, math.nan), math.nan) for name, _ in names]
                 )
-        table = _table("each-run", ["Run", "Status", *(title for _, title in names)], each)
+        table = html_table("each-run", ["Run", "Status", *(title for _, title in names)], each)
         text += f"<details><summary>Every run</summary>{table}</details>"
     note = "Mean and standard deviation over seeds. Click a heading to sort."
     if any(run.status != DONE for group in groups for run in group.runs):
@@ -173,14 +173,14 @@ def timing(groups: Sequence[Group]) -> str:
                 del memory[DEVICE_MEMORY]
             head = ["Rank", *kinds, IN_ALL, *memory.values()]
             table = [
-                [_cell(str(i), i)]
-                + [_cell(f"{r.get(k, 0.0):.2f}", r.get(k, 0.0)) for k in [*kinds, IN_ALL]]
-                + [_cell(f"{r[k]:,.0f}", r[k]) for k in memory]
+                [cell(str(i), i)]
+                + [cell(f"{r.get(k, 0.0):.2f}", r.get(k, 0.0)) for k in [*kinds, IN_ALL]]
+                + [cell(f"{r[k]:,.0f}", r[k]) for k in memory]
                 for i, r in enumerate(ranks)
             ]
             details.append(
                 f"<details><summary>{escape(label)}: seconds of each rank</summary>"
-                f"{_table('', head, table)}</details>"
+                f"{html_table('', head, table)}</details>"
             )
     if not rows:
         return ""
@@ -200,14 +200,14 @@ def config(groups: Sequence[Group]) -> str:
     keys = list(groups[0].values)
     text = ""
     if keys:
-        rows = [[_cell(g.label), *(_value_cell(g.values[key]) for key in keys)] for g in groups]
-        table = _table("differences", ["Group", *map(_short, keys)], rows)
+        rows = [[cell(g.label), *(_value_cell(g.values[key]) for key in keys)] for g in groups]
+        table = html_table("differences", ["Group", *map(_short, keys)], rows)
         text += f"<details{_open(rows)}><summary>What differs</summary>{table}</details>"
     flat = [flat_config(run.config) for group in groups for run in group.runs]
     shared = [(k, v) for k, v in flat[0].items() if all(k in f and f[k] == v for f in flat)]
-    rows = [[_cell(k), _cell(value_text(v))] for k, v in shared]
+    rows = [[cell(k), cell(value_text(v))] for k, v in shared]
     title = "What all share" if len(groups) > 1 else "Values"
-    text += f"<details><summary>{title}</summary>{_table('shared', ['Key', 'Value'], rows)}</details>"
+    text += f"<details><summary>{title}</summary>{html_table('shared', ['Key', 'Value'], rows)}</details>"
     return f'<section id="config"><h2>Config</h2>{text}</section>'
 
 
@@ -227,8 +227,8 @@ def provenance(groups: Sequence[Group]) -> str:
                 _versions(attributes.get("versions", "{}")), str(attributes.get("data_digest", "-"))[:12],
                 str(attributes.get("model_digest", "-"))[:12], attributes.get("run_id", "-"),
             ]  # fmt: skip
-            rows.append([_cell(str(value)) for value in values])
-    table = _table("sources", head, rows)
+            rows.append([cell(str(value)) for value in values])
+    table = html_table("sources", head, rows)
     return (
         f'<section id="provenance"><h2>Provenance</h2><details><summary>Files, versions, machines</summary>'
         f"{table}</details></section>"
@@ -255,7 +255,7 @@ def _open(rows: Sequence) -> str:
     return " open" if len(rows) <= _OPEN_ROWS else ""
 
 
-def _table(name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def html_table(name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table whose headings sort it."""
     is_number = [bool(rows) and 'class="n"' in rows[0][i][:14] for i in range(len(head))]
     headings = "".join(
@@ -270,7 +270,8 @@ def _table(name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str
     )
 
 
-def _cell(text: str, number: float | None = None) -> str:
+def cell(text: str, number: float | None = None) -> str:
+    """A cell of a table; with a number it is sorted by that."""
     if number is None:
         return f"<td>{escape(text)}</td>"
     return f'<td class="n" data-v="{number!r}">{escape(text)}</td>'
@@ -278,17 +279,17 @@ def _cell(text: str, number: float | None = None) -> str:
 
 def _value_cell(value: Any) -> str:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return _cell(value_text(value), float(value) if is_number else None)
+    return cell(value_text(value), float(value) if is_number else None)
 
 
-def _figure_cell(name: str, mean: float, deviation: float) -> str:
+def figure_cell(name: str, mean: float, deviation: float) -> str:
     """A figure and its spread; accuracies in percent."""
     if not math.isfinite(mean):
         return '<td class="n" data-v="">-</td>'
     if name in _COUNTS:
-        return _cell(_COUNTS[name](mean), mean)
+        return cell(_COUNTS[name](mean), mean)
     scale, digits = (100, 2) if name.endswith("accuracy") else (1, 4)
     text = f"{scale * mean:.{digits}f}"
     if math.isfinite(deviation):
         text += f" ± {scale * deviation:.{digits}f}"
-    return _cell(text, mean)
+    return cell(text, mean)
