@@ -38,7 +38,8 @@ def config_differences(a: Run, b: Run) -> list[str]:
 def first_difference(a: Run, b: Run) -> Difference | None:
     """What differs first in time, among the rounds that both runs have; None if nothing does."""
     # x_t is evaluated before round t; in a tie the first of this list wins.
-    differences = [d for d in (_evaluations(a, b), _participation(a, b), _rounds(a, b)) if d]
+    found = _evaluations(a, b), _evaluations_of_clients(a, b), _participation(a, b), _rounds(a, b)
+    differences = [difference for difference in found if difference]
     if differences:
         return min(differences, key=lambda difference: difference.round)
     if len(a.train) != len(b.train):
@@ -119,6 +120,21 @@ def _evaluations(a: Run, b: Run) -> Difference | None:
             if not _same(np.array([one]), np.array([other])):
                 text = f"evaluation after round {row.round}, {column}: {one} | {other}"
                 return Difference(int(row.round), text)
+    return None
+
+
+def _evaluations_of_clients(a: Run, b: Run) -> Difference | None:
+    """Those of single clients, in rounds that both runs have them for."""
+    if a.clients_eval is None or b.clients_eval is None:
+        return None
+    keys = ["round", "client", "part"]
+    both = a.clients_eval.merge(b.clients_eval, on=keys, suffixes=("", "_other"))
+    for column in (c for c in a.clients_eval.columns if c not in keys):
+        one, other = both[column].to_numpy(), both[f"{column}_other"].to_numpy()
+        for row in np.flatnonzero(_bits(one) != _bits(other))[:1]:
+            t, client, part = both.loc[row, keys]
+            place = f"evaluation after round {t}, {part} {column} of client {client}"
+            return Difference(int(t), f"{place}: {one[row].item()} | {other[row].item()}")
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -340,7 +341,7 @@ def test_run_files_of_odd_types(
 
 @pytest.fixture(scope="module")
 def data_files(tmp_path_factory) -> list[bytes]:
-    """Prepared data: images with client column, and float inputs."""
+    """Prepared data: images with client column, float inputs, and clients with names, some held out."""
     folder = tmp_path_factory.mktemp("data")
     numbers = np.random.default_rng(1)
     images = Dataset(
@@ -351,12 +352,18 @@ def data_files(tmp_path_factory) -> list[bytes]:
     floats = Dataset(
         "floats", numbers.normal(size=(9, 3)), np.arange(9) % 2, np.empty((0, 3)), np.empty(0, np.int64), 2
     )
-    for dataset in (images, floats):
+    natural = replace(
+        floats, name="natural",
+        held_out_inputs=numbers.normal(size=(4, 3)), held_out_labels=np.arange(4) % 2,
+        held_out_clients=np.array([3, 3, 4, 3]), train_clients=np.arange(9) % 3,
+        test_clients=np.empty(0, np.int64), client_names=tuple("abcde"), class_names=("yes", "no"),
+    )  # fmt: skip
+    for dataset in (images, floats, natural):
         write_dataset(folder / f"{dataset.name}.h5", dataset)
-    return [(folder / "images.h5").read_bytes(), (folder / "floats.h5").read_bytes()]
+    return [(folder / f"{name}.h5").read_bytes() for name in ("images", "floats", "natural")]
 
 
-@given(st.integers(0, 1), mutations())
+@given(st.integers(0, 2), mutations())
 @number_of_cases(60, 150)
 def test_data_files(worker, data_files, which: int, changes: list[Mutation]):
     """A damaged data file gives the data it had, or a UserError; never other data."""

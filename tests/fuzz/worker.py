@@ -173,7 +173,7 @@ def _data(folder: Path, damaged: bytes, whole: bytes) -> str:
     except UserError:
         return "refused"
     assert _bits(seen.arrays()) == _bits(expected.arrays())
-    parts = [(d.num_classes, d.mean, d.std) for d in (seen, expected)]
+    parts = [(d.num_classes, d.mean, d.std, d.names()) for d in (seen, expected)]
     assert parts[0] == parts[1]
     return "the same"
 

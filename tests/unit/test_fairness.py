@@ -9,6 +9,7 @@ import pytest
 
 import fedmpi
 from fedmpi.errors import UserError
+from fedmpi.results.compare import first_difference
 from fedmpi.results.fairness import fairness, jain, last_values, spread
 from fedmpi.results.groups import group_runs
 from fedmpi.results.plots.clients_figure import draw_clients
@@ -87,6 +88,15 @@ def test_a_run_without_them_is_told(tmp_path):
     for look in (fairness, lambda run: draw_clients(group_runs([run]))):
         with pytest.raises(UserError, match=r"run\.eval_clients_every"):
             look(run)
+
+
+def test_a_client_in_which_two_runs_differ_is_named(tmp_path):
+    """`fedmpi diff` and `verify` look at each client's figures, bit for bit."""
+    runs = [run_with_clients(tmp_path / f"{name}.h5") for name in "ab"]
+    assert first_difference(*runs) is None
+    other = run_with_clients(tmp_path / "c.h5", accuracies=ACCURACIES + np.array([0, 0, 1e-16 - 0.5, 0]))
+    found = first_difference(runs[0], other)
+    assert (found.round, found.text) == (6, "evaluation after round 6, train loss of client 2: 1.0 | 1.5")
 
 
 def test_the_picture(tmp_path):
