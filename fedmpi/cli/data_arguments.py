@@ -22,11 +22,19 @@ def add_data(commands: argparse._SubParsersAction) -> None:
     trace = actions.add_parser(
         "trace", help="turn an activity log in seconds into a trace of rounds, for availability = trace"
     )
-    trace.add_argument("file", help=".json as FedScale has it, or .csv with columns client,start,end")
+    trace.add_argument(
+        "file",
+        help="FedScale's trace (.json, or its pickle), FLASH's states of phones (.json), or .csv with columns "
+        "client,start,end",
+    )
     trace.add_argument("--out", required=True, metavar="TRACE.csv", help=".csv or .h5 file")
     trace.add_argument(
         "--round-seconds", type=seconds, default=60.0, metavar="S", help="length of a round (default: 60)"
     )
+    trace.add_argument(
+        "--ready", metavar="A,B", help="FLASH: conditions of a phone that is available, of charging, wifi, "
+        "screen-off and locked (default: charging,wifi; its authors': charging,wifi,locked)",
+    )  # fmt: skip
     trace.add_argument("--force", action="store_true", help="overwrite an earlier trace")
 
 

@@ -128,7 +128,7 @@ def _dispatch(args: argparse.Namespace) -> int:
     if args.action == "trace":
         from fedmpi.cli.trace import import_trace
 
-        return import_trace(args.file, args.out, args.round_seconds, force=args.force)
+        return import_trace(args.file, args.out, args.round_seconds, ready=args.ready, force=args.force)
     if args.action == "convert":
         from fedmpi.cli.convert import convert
 

@@ -12,7 +12,7 @@ from fedmpi.storage.output import write_output
 
 def new(method: str, availability: str, out: str | None, *, force: bool) -> int:
     """Print it, or write it to a file; a trace needs a file of its own, and gets an example."""
-    needs_trace = availability == "trace"
+    needs_trace = "trace" in availability.split(",")
     trace = Path(out).with_suffix(".trace.csv") if out else Path("trace.csv")
     values = {"trace": str(trace)} if needs_trace else {}
     text = starting_config(method, availability, **values)

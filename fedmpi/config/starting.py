@@ -43,9 +43,8 @@ def starting_config(method: str, availability: str, **values: Any) -> str:
         for name in names.split(","):
             _require(registry, name)
         if "," in names and registry is AVAILABILITIES:
-            tables[section][registry.name] = [
-                {"name": name, **(registry.fact(name, "start") or {})} for name in names.split(",")
-            ]
+            tables[section][registry.name] = [_entry(registry, name, values) for name in names.split(",")]
+            values = {}
             continue
         tables[section][registry.name] = names
         for key, value in (registry.fact(names, "start") or {}).items():
@@ -60,6 +59,12 @@ def starting_config(method: str, availability: str, **values: Any) -> str:
         part = parts[section][0].part(parts[section][1]) if section in parts else None
         lines += ["", f"[{section}]", *_lines(section, table, config, part.key_names if part else set())]
     return "\n".join([*lines[1:], ""])
+
+
+def _entry(registry: Registry, name: str, values: dict[str, Any]) -> dict[str, Any]:
+    """A table of a list: the part's own values, and of the others those that it reads."""
+    start = registry.fact(name, "start") or {}
+    return {"name": name, **start, **{key: value for key, value in values.items() if key in start}}
 
 
 def _require(registry: Registry, name: str) -> None:

@@ -1,9 +1,9 @@
 """Activity logs of real devices, in seconds, as intervals of rounds.
 
-Two forms are read. JSON as FedScale's device trace has it: client -> {"active": [starts], "inactive":
-[ends], "finish_time": seconds}, or a list of such records; and CSV with columns client,start,end. Pickle
-files are not opened, since they can run code. Invariant: what cannot be read is a UserError that names
-the client or the line; nothing is dropped silently.
+Read are FedScale's device trace, client -> {"active": [starts], "inactive": [ends], "finish_time": end},
+as JSON or as the pickle that FedScale has (plain_pickle.py), or a list of such records; FLASH's states of
+phones (device_states.py); and CSV with columns client,start,end. Invariant: what cannot be read is a
+UserError that names the client or the line; nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import csv
 import io
 import json
 import math
+import reprlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,10 @@ from typing import Any
 import numpy as np
 
 from fedmpi.errors import UserError
+from fedmpi.participation.device_states import DEFAULT, is_state_log, read_states
+from fedmpi.participation.plain_pickle import read_plain_pickle
+
+Row = tuple[str, float, float]
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,7 @@ class Activity:
     starts: np.ndarray
     ends: np.ndarray
     finish_time: float | None  # when the log ends, the latest of all clients, where it is given
+    notes: tuple[str, ...] = ()  # what a user should know of how it was read
 
     def in_rounds(self, round_seconds: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(client, start, end) in rounds: a client is available if it is active when the round begins.
@@ -43,33 +50,46 @@ class Activity:
         return self.clients[order], starts[order], ends[order]
 
 
-def read_activity(path: str | Path) -> Activity:
-    """The log in a .json or .csv file."""
+def read_activity(path: str | Path, ready: Collection[str] = DEFAULT) -> Activity:
+    """The log in a .json, .csv or pickle file; `ready`: conditions of a log of states."""
     path = Path(path)
     what = f"activity log {path}"
-    if path.suffix not in (".json", ".csv"):
-        raise UserError(
-            f"{what}: format {path.suffix or 'missing'}; accepted: .json, .csv. A pickle file can run code "
-            "when it is opened: convert it to JSON where you trust it"
-        )
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise UserError(f"{what}: not a text file (UTF-8); accepted: JSON or CSV") from None
+        data = path.read_bytes()
     except OSError as error:
         raise UserError(f"{what}: cannot be read ({error.strerror})") from None
-    try:
-        read = _read_json if path.suffix == ".json" else _read_csv
-        rows, names, finish_time = read(text, what)
-    except csv.Error as error:
-        raise UserError(f"{what}: not valid CSV ({error})") from None
+    notes: list[str] = []
+    if path.suffix in (".pkl", ".pickle") or not path.suffix:
+        rows, names, finish_time = _of_log(read_plain_pickle(data, what), what)
+    elif path.suffix in (".json", ".csv"):
+        rows, names, finish_time, notes = _read_text(path.suffix, data, what, ready)
+    else:
+        raise UserError(f"{what}: format {path.suffix}; accepted: .json, .csv, .pkl, or none for a pickle")
     number = {name: n for n, name in enumerate(_ordered(names))}
     clients = np.array([number[name] for name, _, _ in rows], np.int64)
     starts, ends = (np.array([row[i] for row in rows], float) for i in (1, 2))
-    return Activity(len(number), clients, starts, ends, finish_time)
+    return Activity(len(number), clients, starts, ends, finish_time, tuple(notes))
 
 
-Row = tuple[str, float, float]
+def _read_text(
+    suffix: str, data: bytes, what: str, ready: Collection[str]
+) -> tuple[list[Row], list[str], float | None, list[str]]:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UserError(f"{what}: not a text file (UTF-8); accepted: JSON or CSV") from None
+    if suffix == ".csv":
+        try:
+            return *_read_csv(text, what), []
+        except csv.Error as error:
+            raise UserError(f"{what}: not valid CSV ({error})") from None
+    try:
+        log = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{what}: not valid JSON ({error})") from None
+    if is_state_log(log):
+        return read_states(log, ready, what)
+    return *_of_log(log, what), []
 
 
 def _ordered(names: list[str]) -> list[str]:
@@ -98,16 +118,14 @@ def _read_csv(text: str, what: str) -> tuple[list[Row], list[str], None]:
     return rows, names, None
 
 
-def _read_json(text: str, what: str) -> tuple[list[Row], list[str], float | None]:
-    try:
-        log = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{what}: not valid JSON ({error})") from None
+def _of_log(log: Any, what: str) -> tuple[list[Row], list[str], float | None]:
+    """FedScale's records."""
     if isinstance(log, list):
         log = {str(n): record for n, record in enumerate(log)}
     if not isinstance(log, dict) or not log:
         raise UserError(f"{what}: no clients; expected a mapping of clients to records")
     rows, finish_times = [], []
+    log = {str(name): record for name, record in log.items()}  # numbers, in a pickle
     for name, record in log.items():
         place = f'{what}, client "{name[:40]}"'
         intervals, finish_time = _intervals(record, place)
@@ -123,7 +141,7 @@ def _intervals(record: Any, place: str) -> tuple[list[tuple[float, float]], floa
         isinstance(record.get(key), list) for key in ("active", "inactive")
     ):
         raise UserError(
-            f'{place}: {str(record)[:60]}; expected {{"active": [starts], "inactive": [ends], '
+            f'{place}: {_short(record)}; expected {{"active": [starts], "inactive": [ends], '
             '"finish_time": seconds}'
         )
     finish = record.get("finish_time", record.get("duration"))
@@ -140,13 +158,18 @@ def _intervals(record: Any, place: str) -> tuple[list[tuple[float, float]], floa
     return list(zip(starts, ends, strict=True)), finish
 
 
+def _short(value: Any) -> str:
+    """For a message, whatever it is: a pickle may hold itself, or as much as a bomb."""
+    return repr(str(value)[:40]) if isinstance(value, str | float) else reprlib.repr(value)
+
+
 def _number(value: Any, name: str, place: str) -> float:
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not 0 <= number < 2**53:
-        raise UserError(f"{place}: {name} {str(value)[:40]!r}; expected seconds >= 0")
+        raise UserError(f"{place}: {name} {_short(value)}; expected seconds >= 0")
     return number
 
 

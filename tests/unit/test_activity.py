@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +91,7 @@ def test_the_share_of_time_becomes_the_share_of_rounds():
 def test_the_trace_is_taken_back(tmp_path, capsys, name):
     """availability = "trace" reads what was written, and repeats it with the period that is suggested."""
     out = tmp_path / name
-    assert import_trace(str(log_file(tmp_path, LOG)), str(out), 60, force=False) == 0
+    assert import_trace(str(log_file(tmp_path, LOG)), str(out), 60, ready=None, force=False) == 0
     printed = capsys.readouterr().out
     for part in (
         "3 clients (0 to 2), 4 intervals, rounds 0 to 9 of 60 s",
@@ -155,7 +157,7 @@ def test_a_bad_log_is_a_user_error_that_names_the_place(tmp_path, name, log, par
     """File, client or line, value, what is expected; no trace is written."""
     path, out = log_file(tmp_path, log, name), tmp_path / "trace.csv"
     with pytest.raises(UserError) as caught:
-        import_trace(str(path), str(out), 60, force=False)
+        import_trace(str(path), str(out), 60, ready=None, force=False)
     for part in [f"activity log {path}", *parts]:
         assert part in str(caught.value)
     assert not out.exists()
@@ -185,30 +187,69 @@ def test_a_damaged_log_is_read_or_refused(tmp_path, name):
     assert 50 < refused < 390
 
 
-def test_pickle_is_not_opened(tmp_path):
-    """A pickle file can run code: refused by name, and as what it is under another name."""
-    path = tmp_path / "log.pkl"
-    path.write_bytes(b"\x80\x04cposix\nsystem\n(S'touch opened'\ntR.")
-    with pytest.raises(UserError, match=r"format .pkl; accepted: .json, .csv. A pickle file can run code"):
+def test_fedscales_own_pickle(tmp_path):
+    """Numbers, lists and dicts are read from a pickle of any protocol, with or without a suffix."""
+    log = {int(name): record for name, record in LOG.items()}
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        for name in ("client_behave_trace", "log.pkl"):
+            (tmp_path / name).write_bytes(pickle.dumps(log, protocol))
+            assert rows_of(read_activity(tmp_path / name)) == INTERVALS
+
+
+class Evil:
+    """Runs code when a pickle of it is opened."""
+
+    def __reduce__(self):
+        return os.system, ("touch opened",)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"cposix\nsystem\n(S'touch opened'\ntR.",
+        b"\x80\x04cposix\nsystem\n(S'touch opened'\ntR.",
+        *(pickle.dumps({"1": {"active": [Evil()]}}, protocol) for protocol in range(6)),
+        pickle.dumps({"1": np.int64(3)}),
+    ],
+)
+def test_a_pickle_runs_nothing(tmp_path, monkeypatch, data):
+    """Whatever a pickle wants to call is not even looked up; the message has the lines that convert it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "log.pkl").write_bytes(data)
+    with pytest.raises(UserError, match=r"could run code(.|\n)*import json, pickle\n.*json.dump"):
+        read_activity(tmp_path / "log.pkl")
+    assert not (tmp_path / "opened").exists()
+
+
+def test_odd_pickles_are_refused(tmp_path):
+    """A half one, one that holds itself, one that is small and would print for years."""
+    path, own, bomb = tmp_path / "log.pkl", {}, [1]
+    own["1"] = own
+    for _ in range(60):
+        bomb = [bomb, bomb]
+    for log in (own, {"1": bomb}, {"1": {"active": [bomb], "inactive": [1]}}, [[]], "x", 3):
+        path.write_bytes(pickle.dumps(log))
+        with pytest.raises(UserError, match=r"log.pkl"):
+            read_activity(path)
+    path.write_bytes(pickle.dumps(LOG)[:-9])
+    with pytest.raises(UserError, match="not a whole pickle"):
         read_activity(path)
-    with pytest.raises(UserError, match="not a text file"):
-        read_activity(path.rename(tmp_path / "log.json"))
 
 
 def test_what_gives_no_trace_is_refused(tmp_path):
     """No file, no interval that sees a round begin, rounds too short to count, an existing file."""
     path, out = log_file(tmp_path, {"x": {"active": [1], "inactive": [2]}}), tmp_path / "trace.csv"
     with pytest.raises(UserError, match=r"missing.json: cannot be read \(No such file"):
-        import_trace(str(tmp_path / "missing.json"), str(out), 60, force=False)
+        import_trace(str(tmp_path / "missing.json"), str(out), 60, ready=None, force=False)
     with pytest.raises(UserError, match=r"nobody is active when a round begins.*smaller --round-seconds"):
-        import_trace(str(path), str(out), 60, force=False)
+        import_trace(str(path), str(out), 60, ready=None, force=False)
     with pytest.raises(UserError, match="--round-seconds 1e-300: too short"):
-        import_trace(str(path), str(out), 1e-300, force=False)
+        import_trace(str(path), str(out), 1e-300, ready=None, force=False)
     out.write_text("precious")
     with pytest.raises(UserError, match="exists"):
-        import_trace(str(path), str(out), 1, force=False)
+        import_trace(str(path), str(out), 1, ready=None, force=False)
     assert out.read_text() == "precious"
-    assert import_trace(str(path), str(out), 1, force=True) == 0
+    assert import_trace(str(path), str(out), 1, ready=None, force=True) == 0
     assert out.read_text() == "client,start,end\n0,1,2\n"
 
 
