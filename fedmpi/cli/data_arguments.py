@@ -24,8 +24,8 @@ def add_data(commands: argparse._SubParsersAction) -> None:
     )
     trace.add_argument(
         "file",
-        help="FedScale's trace (.json, or its pickle), FLASH's states of phones (.json), or .csv with columns "
-        "client,start,end",
+        help="FedScale's trace (.json, or its pickle), FLASH's states of phones (.json), or .csv with "
+        "columns client,start,end",
     )
     trace.add_argument("--out", required=True, metavar="TRACE.csv", help=".csv or .h5 file")
     trace.add_argument(

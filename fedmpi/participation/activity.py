@@ -141,7 +141,7 @@ def _intervals(record: Any, place: str) -> tuple[list[tuple[float, float]], floa
         isinstance(record.get(key), list) for key in ("active", "inactive")
     ):
         raise UserError(
-            f'{place}: {_short(record)}; expected {{"active": [starts], "inactive": [ends], '
+            f'{place}: {reprlib.repr(record)}; expected {{"active": [starts], "inactive": [ends], '
             '"finish_time": seconds}'
         )
     finish = record.get("finish_time", record.get("duration"))
@@ -160,7 +160,7 @@ def _intervals(record: Any, place: str) -> tuple[list[tuple[float, float]], floa
 
 def _short(value: Any) -> str:
     """For a message, whatever it is: a pickle may hold itself, or as much as a bomb."""
-    return repr(str(value)[:40]) if isinstance(value, str | float) else reprlib.repr(value)
+    return repr(str(value)[:40]) if isinstance(value, str | int | float) else reprlib.repr(value)
 
 
 def _number(value: Any, name: str, place: str) -> float:
