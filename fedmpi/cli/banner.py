@@ -78,12 +78,14 @@ def summary(path: Path, phases: list[dict[str, float]]) -> str:
     last = results.eval.tail(1)
     if len(last):
         lines.append(f"  loss     train {last.train_loss.item():.4f}, test {last.test_loss.item():.4f}")
-    if results.eval.test_accuracy.notna().any():
-        best = results.eval.loc[results.eval.test_accuracy.idxmax()]
-        lines.append(
-            f"  accuracy test {last.test_accuracy.item():.4f}, "
-            f"best {best.test_accuracy:.4f} at round {best['round']:.0f}"
-        )
+    for name, metric in results.metrics.items():
+        values = results.eval[name]
+        if name.startswith("test_") and name != "test_loss" and values.notna().any():
+            at = values.idxmax() if metric.better == "higher" else values.idxmin()
+            lines.append(
+                f"  {name.removeprefix('test_').replace('_', ' '):8} test {last[name].item():.4f}, "
+                f"best {values[at]:.4f} at round {results.eval['round'][at]:.0f}"
+            )
     lines.append(f"  file     {path} ({bytes_text(path.stat().st_size)})")
     lines += [f"  hint     {text}" for text in filter(None, [hint(results)])]
     return "\n".join(lines)

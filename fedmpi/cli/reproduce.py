@@ -16,8 +16,8 @@ from fedmpi.experiments.sweep.points import Point
 from fedmpi.experiments.sweep.store import Store
 from fedmpi.mpi.watch.beginning import beginning
 from fedmpi.simulation.stopping import StopRequest
-from fedmpi.storage.columns import METRICS
 from fedmpi.storage.output import write_output
+from fedmpi.storage.reader import load_run
 from fedmpi.storage.runs import load_runs
 
 
@@ -68,7 +68,7 @@ def _show(recipe: Recipe, runs: dict[str, list[Point]], folder: Path) -> None:
     ]
     print()
     print("\n".join(best_lines(groups, recipe.metric, everything=not recipe.only_best)))
-    shown = best_groups(groups, recipe.metric) if recipe.only_best else groups
+    shown = best_groups(groups) if recipe.only_best else groups
     files = [path for group in groups for path in group.paths if path.exists()]
     paths = [path for group in shown if group.values for path in group.paths if path.exists()]
     if files:
@@ -81,8 +81,9 @@ def _show(recipe: Recipe, runs: dict[str, list[Point]], folder: Path) -> None:
 def _write_curves(paths: list[Path], target: Path) -> None:
     """Every evaluation of every run, with the settings that differ: small enough to publish."""
     table = load_runs(paths)
+    metrics = [name for name in load_run(paths[0]).metrics if name in table]
     differ = [key for key in table if "." in key and table[key].astype(str).nunique() > 1]
-    kept = ["name", "seed", *(k for k in differ if not k.startswith("run.")), "round", *METRICS]
+    kept = ["name", "seed", *(k for k in differ if not k.startswith("run.")), "round", *metrics]
     data = table[kept].to_csv(index=False, float_format="%.5g")
     write_output(target, data.encode())
     print(target)

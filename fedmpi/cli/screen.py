@@ -11,6 +11,7 @@ from collections import Counter
 from fedmpi.experiments.sweep.points import Point
 from fedmpi.experiments.sweep.store import RUNNING, Store, folder_names
 from fedmpi.results.text import duration, is_terminal
+from fedmpi.storage.columns import headline
 
 _MOST_SHOWN = 8
 
@@ -55,8 +56,9 @@ class Screen:
             if outcome is None or (old and outcome.time == old.time):
                 continue
             self._ended[point.name] = outcome
-            metrics = "".join(f"  {k.replace('_', ' ')} {v:.4f}" for k, v in (outcome.metrics or {}).items()
-                              if k in ("train_loss", "test_accuracy"))  # fmt: skip
+            found = outcome.metrics or {}
+            shown = [name for name in dict.fromkeys(("train_loss", headline(found))) if name in found]
+            metrics = "".join(f"  {name.replace('_', ' ')} {found[name]:.4f}" for name in shown)
             clear = "\r\x1b[K" if self._is_terminal else ""
             why = f"  {outcome.message}" if outcome.message else ""
             print(f"{clear}{outcome.status:8s} {point.name}  {outcome.rounds:,} rounds{metrics}{why}",

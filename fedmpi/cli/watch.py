@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import shutil
 import sys
@@ -10,14 +11,13 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
 
 from fedmpi.errors import UserError
 from fedmpi.results.text import duration
-from fedmpi.storage.columns import RUNNING
+from fedmpi.storage.columns import RUNNING, headline, short_name, stored_metrics
 from fedmpi.storage.reader import read_run, read_table
 from fedmpi.storage.runs import find_runs
 from fedmpi.storage.sketch import sparkline
@@ -38,6 +38,7 @@ class Seen:
     rate: float  # rounds a second, recently
     elapsed: float
     metrics: dict[str, np.ndarray]  # finite values of each
+    higher: set[str]  # of which higher values are better
     silent: float  # seconds since the file was written
 
     @property
@@ -94,20 +95,23 @@ def _look(paths: Sequence[Path], known: dict[Path, tuple[float, Seen | str]]) ->
 def see(path: Path) -> Seen:
     """Read what a frame needs; a file that is not a run is a UserError."""
 
-    def read(file: h5py.File) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, Any], str]:
+    def read(file: h5py.File) -> tuple:
         run = tomllib.loads(file.attrs["config"])["run"]
-        return read_table(file, "train"), read_table(file, "eval"), run, str(file.attrs["status"])
+        tables = read_table(file, "train"), read_table(file, "eval")
+        return *tables, run, str(file.attrs["status"]), stored_metrics(file.attrs)
 
-    train, evaluations, run, status = read_run(path, read)
+    train, evaluations, run, status, metrics = read_run(path, read)
     wall = train["wall_time_s"]
     recent = wall[-_RATE_ROUNDS - 1 :]
     passed = recent[-1] - recent[0] if len(recent) > 1 else 0.0
-    names = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
+    pairs = itertools.zip_longest(metrics[: len(metrics) // 2], metrics[len(metrics) // 2 :])
+    in_pairs = list(itertools.chain(*pairs))  # training and test set beside each other
     return Seen(
         path=path, name=run["name"], status=status, completed=len(wall), total=run["num_rounds"],
         rate=(len(recent) - 1) / passed if passed > 0 else 0.0,
         elapsed=float(wall[-1]) if len(wall) else 0.0,
-        metrics={n: evaluations[n][np.isfinite(evaluations[n])] for n in names},
+        metrics={m.name: evaluations[m.name][np.isfinite(evaluations[m.name])] for m in in_pairs},
+        higher={m.name for m in metrics if m.better == "higher"},
         silent=time.time() - path.stat().st_mtime,
     )  # fmt: skip
 
@@ -131,11 +135,14 @@ def _run_frame(run: Seen, columns: int) -> list[str]:
         f"{run.name}  ({run.path})",
         f"{share:4.0%} {_bar(share)} {run.completed:,}/{run.total:,} rounds  {_pace(run)}",
     ]
+    width = max(14, *map(len, run.metrics))
     for name, values in run.metrics.items():
         if len(values):
             curve = sparkline(values, max(10, min(60, columns - 45)))
-            best = values.max() if name.endswith("accuracy") else values.min()
-            lines.append(f"  {name.replace('_', ' '):<14} {values[-1]:>9.4f}  best {best:>9.4f}  {curve}")
+            best = values.max() if name in run.higher else values.min()
+            lines.append(
+                f"  {name.replace('_', ' '):<{width}} {values[-1]:>9.4f}  best {best:>9.4f}  {curve}"
+            )
     if len(lines) == 2:
         lines.append("  no evaluation yet")
     return [line[: columns - 1] for line in lines]
@@ -170,8 +177,9 @@ def _folder_frame(entries: Sequence[Seen | str], size: object) -> list[str]:
 
 
 def _last(run: Seen) -> str:
-    loss, accuracy = run.metrics["train_loss"], run.metrics["test_accuracy"]
+    name = headline(run.metrics)
+    loss, other = run.metrics["train_loss"], run.metrics[name]
     texts = [sparkline(loss, 12).ljust(12)]
     texts.append(f"loss {loss[-1]:.4f}" if len(loss) else "loss -     ")
-    texts.append(f"acc {accuracy[-1]:.3f}" if len(accuracy) else "acc -    ")
+    texts.append(f"{short_name(name)} {other[-1]:.3f}" if len(other) else f"{short_name(name)} -    ")
     return "  ".join(texts)

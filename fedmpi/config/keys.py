@@ -9,7 +9,7 @@ the same Config.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from fedmpi.config.algorithm_keys import LR_SCHEDULES as LR_SCHEDULES
@@ -23,6 +23,7 @@ from fedmpi.config.registry import (
     PARTITIONS,
     REGISTRIES,
     SELECTIONS,
+    TASKS,
     WEIGHTINGS,
 )
 from fedmpi.config.toml import toml_value
@@ -144,6 +145,18 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """[task] What clients learn: the loss of a sample, and what is recorded of a model."""
+
+    name: str = option("classification", "loss and metrics", choices=TASKS, or_function=True)
+    options: dict = option(
+        {},
+        "keyword arguments for a task class of your own",
+        has_effect=lambda config: ":" in config.task.name,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ParticipationConfig:
     """[participation] Who takes part in a round, and with what weight q."""
 
@@ -182,6 +195,7 @@ class Config:
     model: ModelConfig
     participation: ParticipationConfig
     algorithm: AlgorithmConfig
+    task: TaskConfig = field(default_factory=TaskConfig)
     warmup: WarmupConfig | None = None
 
     @property
@@ -242,6 +256,7 @@ _COMMON = {
     "model": ModelConfig,
     "participation": ParticipationConfig,
     "algorithm": AlgorithmConfig,
+    "task": TaskConfig,
     "warmup": WarmupConfig,
 }
 _complete: dict[tuple[type, ...], type] = {}

@@ -121,6 +121,7 @@ REGISTRIES: dict[str, Registry] = {}
 DATASETS = Registry("data.dataset", "fedmpi.data.sources")
 PARTITIONS = Registry("data.partition", "fedmpi.data.partition_rules")
 MODELS = Registry("model.name", "fedmpi.models.builtin")
+TASKS = Registry("task.name", "fedmpi.tasks")
 AVAILABILITIES = Registry("participation.availability", "fedmpi.participation")
 SELECTIONS = Registry("participation.selection", "fedmpi.participation")
 WEIGHTINGS = Registry("participation.weighting", "fedmpi.participation")

@@ -33,10 +33,11 @@ ARGUMENTS = {
     "method": "algorithm.name",
     "partition": "data.partition",
     "dataset": "data.dataset",
+    "task": "task.name",
 }
 
 _START_ANEW = "start a new run, or go on with trust=True"
-_INSTANCES = ("model", "dataset")  # may be given themselves, instead of a function that makes them
+_INSTANCES = ("model", "dataset", "task")  # may be given themselves, instead of a function that makes them
 
 
 @dataclass(frozen=True, kw_only=True)

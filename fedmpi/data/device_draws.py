@@ -25,7 +25,7 @@ class Samples:
     """Memory for the raw samples of some clients for all their local steps of a round."""
 
     inputs: Tensor  # (clients, samples, ...)
-    labels: Tensor  # (clients, samples)
+    labels: Tensor  # (clients, samples, ...)
     rates: Tensor  # (2, clients, 1): gamma, -gamma
     crops: Tensor | None  # (clients, steps, 3): top, left, whether to flip
     noise: Tensor | None  # (clients, steps, batch, ...)
@@ -47,9 +47,9 @@ class DeviceDraws:
         shape = inputs.shape[1:]
         return Samples(
             inputs=inputs.new_zeros((count, samples, *shape)),
-            labels=labels.new_zeros((count, samples)),
+            labels=labels.new_zeros((count, samples, *labels.shape[1:])),
             rates=torch.zeros((2, count, 1), dtype=torch.float64, device=inputs.device),
-            crops=labels.new_zeros((count, steps, 3)) if data.augment else None,
+            crops=labels.new_zeros((count, steps, 3), dtype=torch.int64) if data.augment else None,
             noise=torch.zeros((count, steps, batch, *shape), dtype=data.normalise.dtype,
                               device=inputs.device) if data.noise_std else None,
         )  # fmt: skip

@@ -23,15 +23,17 @@ GPU_EVAL_BLOCK = 1024  # fewer launches
 
 @dataclass(frozen=True)
 class Normaliser:
-    """uint8 samples to (value / 255 - mean) / std per channel; float samples as they are."""
+    """uint8 samples to (value / 255 - mean) / std per channel; float samples and token ids as they are."""
 
     scale: Tensor | None
     shift: Tensor | None
-    dtype: torch.dtype
+    dtype: torch.dtype  # that models take: training precision, int64 for token ids
 
     @classmethod
     def of(cls, dataset: Any, dtype: torch.dtype, device: torch.device) -> Normaliser:
         """The normaliser of a data set, or of its header."""
+        if dataset.num_tokens:
+            return cls(None, None, torch.int64)
         if dataset.input_dtype != np.uint8:
             return cls(None, None, dtype)
         mean = torch.tensor(dataset.mean, dtype=torch.float64)
@@ -41,7 +43,7 @@ class Normaliser:
         return cls(*(v.to(dtype).reshape(shape).to(device) for v in (scale, shift)), dtype)
 
     def into(self, room: Room, inputs: Tensor) -> Tensor:
-        """The values in training precision, in memory that is used again if they are not that already."""
+        """The values in the type that models take, in memory that is used again where they are not."""
         if self.scale is None and inputs.dtype == self.dtype:
             return inputs
         return self(inputs, room("values", inputs.shape, inputs, self.dtype))
@@ -54,7 +56,7 @@ class Normaliser:
         return weight * scale, bias + (weight @ shift)[:, None]
 
     def __call__(self, inputs: Tensor, out: Tensor | None = None) -> Tensor:
-        """The values in training precision, in `out` or in a fresh tensor."""
+        """The values in the type that models take, in `out` or in a fresh tensor."""
         values = inputs.to(self.dtype, copy=True) if out is None else out.copy_(inputs)
         return values if self.scale is None else values.mul_(self.scale).add_(self.shift)
 

@@ -16,15 +16,16 @@ import torch
 from fedmpi.config import Config
 from fedmpi.data.evaluation import EvalData, Normaliser, eval_block, eval_rows, stratified
 from fedmpi.data.ownership import owned_by
-from fedmpi.data.partition import ClientLabels, Partition, make_partition
+from fedmpi.data.partition import Partition, are_classes, client_labels, make_partition
 from fedmpi.data.prepared import Dataset
 from fedmpi.data.room import Room
 from fedmpi.data.shard import ClientData, DataInfo
-from fedmpi.data.sources import load_dataset
+from fedmpi.data.sources import load_fitting
 from fedmpi.errors import UserError
 from fedmpi.mpi import Comm
 from fedmpi.mpi.device import ranks_sharing
 from fedmpi.mpi.node_memory import room_for_rank
+from fedmpi.tasks import Task, make_task
 
 RowsOf = Callable[[int], np.ndarray]  # rank -> samples
 
@@ -43,12 +44,14 @@ class _Header:
     held_out_labels: np.ndarray | None
     held_out_clients: np.ndarray | None
     num_classes: int
+    num_tokens: int
+    num_outputs: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
     digest: str
 
     @classmethod
-    def of(cls, data: Dataset) -> _Header:
+    def of(cls, data: Dataset, task: Task) -> _Header:
         return cls(
             name=data.name,
             shape=data.shape,
@@ -60,6 +63,8 @@ class _Header:
             held_out_labels=data.held_out_labels,
             held_out_clients=data.held_out_clients,
             num_classes=data.num_classes,
+            num_tokens=data.num_tokens,
+            num_outputs=task.num_outputs(data),
             mean=data.mean,
             std=data.std,
             digest=data.digest(),
@@ -95,7 +100,8 @@ def _check_gpu_room(
 ) -> None:
     """Refuse data that do not fit into this rank's part of its GPU, and show the arithmetic."""
     room = room_for_rank(device, sharing) if device.type == "cuda" else None
-    sample = int(np.prod(header.shape)) * np.dtype(header.input_dtype).itemsize + 8
+    sample = int(np.prod(header.shape)) * np.dtype(header.input_dtype).itemsize
+    sample += header.train_labels[:1].nbytes
     needed = sample * (num_owned + num_evaluated)
     if room is not None and needed > room:
         shared = f" to each of its {sharing} ranks" if sharing > 1 else ""
@@ -138,8 +144,9 @@ def load_pack(comm: Comm, configs: Sequence[Config], device: torch.device) -> li
     One rank of each node reads the data set and sends every rank of the node the rows that it needs.
     """
     # The first rank of a node reads all and computes the partitions; all its ranks look at the same memory.
-    data = comm.try_on_nodes(lambda: load_dataset(configs[0].data, on_node=True))
-    header = comm.share_on_node(_Header.of(data) if data else None)
+    task = comm.try_on_all(lambda: make_task(configs[0]))
+    data = comm.try_on_nodes(lambda: load_fitting(configs[0], task, on_node=True))
+    header = comm.share_on_node(_Header.of(data, task) if data else None)
     dealt = comm.share_on_node(comm.try_on_nodes(lambda: [_Dealt.of(header, c) for c in configs]))
     partitions = [own.partition for own in dealt]
     sets = _Sets(comm, configs[0], device, data, header)
@@ -169,10 +176,13 @@ def load_pack(comm: Comm, configs: Sequence[Config], device: torch.device) -> li
                 name=header.name,
                 shape=header.shape,
                 num_classes=header.num_classes,
+                num_tokens=header.num_tokens,
+                num_outputs=header.num_outputs,
+                label=header.train_labels[0],
                 num_train=len(header.train_labels),
                 num_test=len(header.test_labels),
                 partition=partition,
-                labels=ClientLabels(partition, header.train_labels, header.num_classes),
+                labels=client_labels(partition, header.train_labels, header.num_classes),
                 majority_labels=own.majority_labels,
                 digest=f"{header.digest}/{own.digest}",
             ),
@@ -205,6 +215,7 @@ def clients_of(
 def subset_of(labels: np.ndarray, config: Config) -> np.ndarray | None:
     """The samples on which the training set is evaluated; None for all."""
     count = config.run.eval_train_samples
+    labels = labels if are_classes(labels) else np.zeros(len(labels), np.int64)
     return None if count is None else stratified(labels, count, config.run.seed)
 
 
@@ -230,13 +241,14 @@ class _Sets:
     ) -> None:
         """Collective. `data` on the first rank of each node."""
         self._comm, self._device, self._data, self._header = comm, device, data, header
-        self._normalise = Normaliser.of(header, getattr(torch, config.run.dtype), device)
+        self._dtype = getattr(torch, config.run.dtype)
+        self._normalise = Normaliser.of(header, self._dtype, device)
         self._block = min(comm.gather_on_all(eval_block(device)))  # whatever the devices of the ranks
 
     def training(self, rows_of: RowsOf) -> tuple[torch.Tensor, torch.Tensor, Normaliser]:
         """Collective. Inputs and labels of the rows that each rank needs, as they are stored."""
-        labels = torch.from_numpy(self._header.train_labels[rows_of(self._comm.rank)])
-        return self._inputs("train", rows_of), labels.to(self._device), self._normalise
+        labels = self._labels(self._header.train_labels[rows_of(self._comm.rank)])
+        return self._inputs("train", rows_of), labels, self._normalise
 
     def evaluation(self, part: str, labels: np.ndarray, subset: np.ndarray | None) -> EvalData:
         """Collective. This rank's blocks of an evaluation set, or of a chosen subset."""
@@ -250,7 +262,7 @@ class _Sets:
             block=block,
             num_samples=len(chosen),
             inputs=inputs,
-            labels=torch.from_numpy(labels[chosen[rows]]).to(self._device),
+            labels=self._labels(labels[chosen[rows]]),
             normalise=self._normalise,
         )
 
@@ -272,12 +284,15 @@ class _Sets:
         sharing = ranks_sharing(comm, device)
         comm.try_on_all(lambda: _check_gpu_room(header, num_owned, num_evaluated, device, sharing))
 
+    def _labels(self, labels: np.ndarray) -> torch.Tensor:
+        """On the device; numbers in training precision."""
+        found = torch.from_numpy(labels)
+        return found.to(self._device, self._dtype if found.is_floating_point() else found.dtype)
+
     def _inputs(self, part: str, rows_of: RowsOf) -> torch.Tensor:
         """Collective. The inputs of the rows that each rank needs; numbers in training precision."""
         out = np.empty((len(rows_of(self._comm.rank)), *self._header.shape), self._header.input_dtype)
         source = getattr(self._data, f"{part}_inputs") if self._data else None
         self._comm.scatter_on_node(lambda rank: source[rows_of(rank)], out)
         inputs = torch.from_numpy(out)
-        return inputs.to(
-            self._device, self._normalise.dtype if inputs.is_floating_point() else inputs.dtype
-        )
+        return inputs.to(self._device, self._dtype if inputs.is_floating_point() else inputs.dtype)

@@ -55,7 +55,9 @@ class Partition:
         return self.order[self.offsets[client] : self.offsets[client + 1]]
 
     def majority_labels(self, labels: np.ndarray) -> np.ndarray:
-        """The most frequent label of each client (the lowest in a tie); -1 without samples."""
+        """The most frequent label of each client (the lowest in a tie); -1 without samples, or classes."""
+        if not are_classes(labels):
+            return np.full(self.num_clients, -1, dtype=np.int64)
         client_of = np.repeat(np.arange(self.num_clients), self.sizes)
         classes = int(labels.max()) + 1
         result = np.full(self.num_clients, -1, dtype=np.int64)
@@ -84,7 +86,7 @@ class ClientLabels:
     """The labels that each client holds, for what depends on its label mix."""
 
     partition: Partition
-    labels: np.ndarray  # (samples,)
+    labels: np.ndarray | None  # (samples,); None where labels are no classes
     num_classes: int
 
     def means(self, values: np.ndarray) -> np.ndarray:
@@ -95,8 +97,18 @@ class ClientLabels:
         return sums / np.maximum(part.sizes, 1)
 
 
+def are_classes(labels: np.ndarray) -> bool:
+    """Whether these are labels by which samples and clients can be told apart: one integer for each."""
+    return labels.ndim == 1 and labels.dtype.kind in "iu"
+
+
+def client_labels(partition: Partition, labels: np.ndarray, num_classes: int) -> ClientLabels:
+    """The clients' sizes, and their label mix where labels are classes."""
+    return ClientLabels(partition, labels if are_classes(labels) else None, num_classes)
+
+
 # `partition(name, keys...)` registers a rule (labels, num_classes, num_clients, config, seed) -> client of
-# each sample.
+# each sample; `by_label=True` if it needs labels that are classes.
 Rule = Callable[[np.ndarray, int, int, DataConfig, int], np.ndarray]
 partition = PARTITIONS
 
@@ -109,6 +121,11 @@ def make_partition(
     seed: int,
 ) -> Partition:
     """The partition a config asks for. `clients` is the client column of the data, where it has one."""
+    if PARTITIONS.fact(config.partition, "by_label") and not are_classes(labels):
+        raise UserError(
+            f'config data.partition = "{config.partition}": deals samples by their labels, and labels of '
+            f'{config.dataset} are not one integer each; use "natural", "iid" or a function of your own'
+        )
     if config.partition == "natural" or DATASETS.fact(config.dataset, "names_clients"):
         client_of, num_clients = PARTITIONS["natural"](clients, config)
     else:
@@ -137,7 +154,7 @@ def _user_rule(config: DataConfig) -> Rule:
         given = {"labels": labels.copy(), "num_clients": num_clients, "seed": seed}
         client_of = np.asarray(call_function(config.partition, "data.partition", given))
         problem = ""
-        if client_of.shape != labels.shape:
+        if client_of.shape != labels.shape[:1]:
             problem = f"an array of shape {client_of.shape}"
         elif client_of.dtype.kind not in "iu":
             problem = f"values of type {client_of.dtype}"

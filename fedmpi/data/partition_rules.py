@@ -39,7 +39,7 @@ class MajorityLabelKeys:
     )
 
 
-@partition("majority-label", MajorityLabelKeys)
+@partition("majority-label", MajorityLabelKeys, by_label=True)
 def majority_label(
     labels: np.ndarray, num_classes: int, num_clients: int, config: DataConfig, seed: int
 ) -> np.ndarray:
@@ -152,7 +152,7 @@ class DirichletKeys:
     alpha: float = option(0.1, "dirichlet, dirichlet-per-client: concentration; small = uneven", above=0)
 
 
-@partition("dirichlet", DirichletKeys)
+@partition("dirichlet", DirichletKeys, by_label=True)
 def dirichlet(
     labels: np.ndarray, num_classes: int, num_clients: int, config: DataConfig, seed: int
 ) -> np.ndarray:
@@ -175,7 +175,7 @@ def dirichlet(
     return client_of
 
 
-@partition("dirichlet-per-client", DirichletKeys)
+@partition("dirichlet-per-client", DirichletKeys, by_label=True)
 def dirichlet_per_client(
     labels: np.ndarray, num_classes: int, num_clients: int, config: DataConfig, seed: int
 ) -> np.ndarray:
@@ -210,7 +210,7 @@ def _classes_conflicts(config: Config) -> Iterator[Finding]:
         yield "data.classes_per_client", problem
 
 
-@partition("classes-per-client", ClassesPerClientKeys, conflicts=_classes_conflicts)
+@partition("classes-per-client", ClassesPerClientKeys, conflicts=_classes_conflicts, by_label=True)
 def classes_per_client(
     labels: np.ndarray, num_classes: int, num_clients: int, config: DataConfig, seed: int
 ) -> np.ndarray:

@@ -19,7 +19,7 @@ from fedmpi.storage.files import check_harmless, replacing
 
 FORMAT = "fedmpi-data"
 FORMAT_VERSION = 2
-_SIMPLE_VERSION = 1  # of a file without held-out clients and names
+_SIMPLE_VERSION = 1  # of a file of numbers, with one integer label a sample, and nothing of what follows
 
 # What a data set may have besides, by its name in a file.
 _OPTIONAL = {
@@ -31,17 +31,23 @@ _OPTIONAL = {
 }
 _NAMES = ("client_names", "class_names", "vocabulary")
 _SIMPLE_ARRAYS = {"train/inputs", "train/labels", "test/inputs", "test/labels", "train/client"}
-_INTEGERS = ("train_labels", "test_labels", "held_out_labels",
-             "train_clients", "test_clients", "held_out_clients")  # fmt: skip
+_INPUTS = ("train_inputs", "test_inputs", "held_out_inputs")
+_LABELS = ("train_labels", "test_labels", "held_out_labels",
+           "train_clients", "test_clients", "held_out_clients")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training and test samples. Images stay uint8; float inputs are taken as they are."""
+    """Training and test samples. Images stay uint8; float inputs and token ids are taken as they are.
+
+    Integer inputs are token ids if `num_tokens` says how many there are. It does so by itself for (n, L)
+    integers that cannot be images, those that are not uint8 or have neither mean nor std: there are as many
+    as the vocabulary has, or else `num_classes`.
+    """
 
     name: str
-    train_inputs: np.ndarray  # (samples, *shape), uint8 or floating point
-    train_labels: np.ndarray  # (samples,), int64
+    train_inputs: np.ndarray  # (samples, *shape), uint8, floating point, or integer token ids
+    train_labels: np.ndarray  # (samples,) int64; or what a task takes: (samples, ...) numbers
     test_inputs: np.ndarray
     test_labels: np.ndarray
     num_classes: int
@@ -57,18 +63,31 @@ class Dataset:
     client_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     vocabulary: tuple[str, ...] = ()
+    num_tokens: int = 0  # how many token ids there are; 0: inputs are numbers
 
     def __post_init__(self) -> None:
         """Convert what users pass (lists, numpy numbers, small integers) to one form."""
         for name in _NAMES:
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        for name in _INTEGERS:
-            values = getattr(self, name)
-            if values is not None and np.asarray(values).dtype.kind in "iu":
-                object.__setattr__(self, name, np.asarray(values, dtype=np.int64))
-        object.__setattr__(self, "num_classes", int(self.num_classes))
+        for name in ("num_classes", "num_tokens"):
+            object.__setattr__(self, name, int(getattr(self, name)))
         for name in ("mean", "std"):
             object.__setattr__(self, name, tuple(float(v) for v in getattr(self, name)))
+        for name in _LABELS:
+            values = getattr(self, name)
+            if values is not None:
+                object.__setattr__(self, name, _as_labels(np.asarray(values)))
+        if not self.num_tokens and self._look_like_tokens():
+            object.__setattr__(self, "num_tokens", len(self.vocabulary) or self.num_classes)
+        for name in _INPUTS if self.num_tokens else ():
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _as_tokens(getattr(self, name)))
+
+    def _look_like_tokens(self) -> bool:
+        """Whether inputs are sequences of integers that cannot be images."""
+        kind, is_byte = self.train_inputs.dtype.kind, self.train_inputs.dtype == np.uint8
+        has_scale = len(self.mean) or len(self.std)
+        return kind in "iu" and self.train_inputs.ndim == 2 and not (is_byte and has_scale)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -77,7 +96,8 @@ class Dataset:
 
     def digest(self) -> str:
         """SHA-256 of everything in the data set."""
-        sha = hashlib.sha256(repr((self.num_classes, self.mean, self.std)).encode())
+        header = (self.num_classes, self.mean, self.std)
+        sha = hashlib.sha256(repr((*header, self.num_tokens) if self.num_tokens else header).encode())
         if any(self.names().values()):
             sha.update(_as_json(self.names()).encode())
         for part in self.arrays().values():
@@ -105,27 +125,55 @@ def _as_json(names: dict[str, tuple[str, ...]]) -> str:
     return json.dumps(names)
 
 
+def _as_labels(values: np.ndarray) -> np.ndarray:
+    """Integers as int64, but 0 and 1 of several labels as they are; other numbers as they are."""
+    if values.dtype.kind == "b":
+        return values.astype(np.uint8)
+    is_small = values.dtype == np.uint8 and values.ndim > 1
+    return np.asarray(values, dtype=np.int64) if values.dtype.kind in "iu" and not is_small else values
+
+
+def _as_tokens(values: np.ndarray) -> np.ndarray:
+    """Token ids in an integer type that torch has, as small as they are."""
+    wider = {("u", 2): np.int32, ("u", 4): np.int64, ("u", 8): np.int64}
+    kind = wider.get((values.dtype.kind, values.dtype.itemsize), values.dtype.newbyteorder("="))
+    return values.astype(kind, copy=False)
+
+
 def write_dataset(path: str | Path, dataset: Dataset) -> None:
     """Store a data set as one HDF5 file, for `data.dataset = "PATH.h5"`."""
     path = Path(path)
     checked_dataset(dataset)
     path.parent.mkdir(parents=True, exist_ok=True)
-    is_simple = not any(dataset.names().values()) and set(dataset.arrays()) <= _SIMPLE_ARRAYS
     with replacing(path) as file:
         file.attrs.update(
             format=FORMAT,
-            format_version=_SIMPLE_VERSION if is_simple else FORMAT_VERSION,
+            format_version=_SIMPLE_VERSION if _is_simple(dataset) else FORMAT_VERSION,
             name=dataset.name,
             num_classes=dataset.num_classes,
             mean=np.array(dataset.mean, dtype=np.float64),
             std=np.array(dataset.std, dtype=np.float64),
             digest=dataset.digest(),
         )
+        if dataset.num_tokens:
+            file.attrs["num_tokens"] = dataset.num_tokens
         for name, array in dataset.arrays().items():
             packing = {"compression": "gzip", "shuffle": True} if array.size else {}
             file.create_dataset(name, data=array, **packing)
         if any(dataset.names().values()):
             file.create_dataset("names", data=_as_json(dataset.names()))
+
+
+def _is_simple(dataset: Dataset) -> bool:
+    """Whether the first version of the format has a place for all of it."""
+    labels = dataset.train_labels
+    return (
+        not any(dataset.names().values())
+        and set(dataset.arrays()) <= _SIMPLE_ARRAYS
+        and labels.ndim == 1
+        and labels.dtype.kind in "iu"
+        and not dataset.num_tokens
+    )
 
 
 def read_dataset(path: str | Path) -> Dataset:
@@ -151,6 +199,7 @@ def read_dataset(path: str | Path) -> Dataset:
                 num_classes=file.attrs["num_classes"],
                 mean=file.attrs["mean"],
                 std=file.attrs["std"],
+                num_tokens=file.attrs.get("num_tokens", 0),
                 **{name: file[place][()] for place, name in _OPTIONAL.items() if place in file},
                 **(json.loads(file["names"].asstr()[()]) if "names" in file else {}),
             )
@@ -176,7 +225,7 @@ def checked_dataset(dataset: Dataset) -> Dataset:
 
 
 def _problem(dataset: Dataset) -> str | None:
-    """Why a data set cannot be used, or None."""
+    """Why a data set cannot be used, or None; whether its labels fit a task is for the task to say."""
     held_out = (dataset.held_out_inputs, dataset.held_out_labels, dataset.held_out_clients)
     has_held_out = [part is not None for part in held_out]
     if any(has_held_out) and not all(has_held_out):
@@ -187,7 +236,7 @@ def _problem(dataset: Dataset) -> str | None:
             return problem
     if not len(dataset.train_inputs):
         return "no training samples"
-    if dataset.train_inputs.dtype == np.uint8:
+    if dataset.train_inputs.dtype == np.uint8 and not dataset.num_tokens:
         channels = dataset.shape[0] if len(dataset.shape) == 3 else 1
         if not len(dataset.mean) == len(dataset.std) == channels or min(dataset.std) <= 0:
             return f"mean and std need {channels} numbers each, std above 0"
@@ -197,19 +246,10 @@ def _problem(dataset: Dataset) -> str | None:
 def _problem_of(dataset: Dataset, part: str) -> str | None:
     """Why one of its sets cannot be used, or None."""
     inputs, labels = getattr(dataset, f"{part}_inputs"), getattr(dataset, f"{part}_labels")
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        return f"{part} labels of type {labels.dtype}, shape {labels.shape}; expected a list of integers"
-    if len(inputs) != len(labels):
+    problem = _problem_of_inputs(dataset, part, inputs) or _problem_of_labels(dataset, part, labels)
+    if not problem and len(inputs) != len(labels):
         return f"{len(inputs)} {part} inputs but {len(labels)} labels"
-    if inputs.dtype != np.uint8 and not np.issubdtype(inputs.dtype, np.floating):
-        return f"{part} inputs of type {inputs.dtype}; expected uint8 or floating point"
-    if inputs.dtype != dataset.train_inputs.dtype:
-        return f"{part} inputs of type {inputs.dtype}, train inputs of {dataset.train_inputs.dtype}"
-    if inputs.shape[1:] != dataset.shape:
-        return f"{part} samples of shape {inputs.shape[1:]}, train samples of {dataset.shape}"
-    if len(labels) and not 0 <= labels.min() <= labels.max() < dataset.num_classes:
-        return f"{part} labels outside 0..{dataset.num_classes - 1}"
-    return None
+    return problem
 
 
 def _problem_of_clients(dataset: Dataset) -> str | None:
@@ -228,4 +268,42 @@ def _problem_of_clients(dataset: Dataset) -> str | None:
         both = np.intersect1d(dataset.held_out_clients, dataset.train_clients)
         if len(both):
             return f"client {both[0]} has training samples and is held out; expected one of the two"
+    return None
+
+
+def _problem_of_inputs(dataset: Dataset, part: str, inputs: np.ndarray) -> str | None:
+    """Numbers of one type and shape; token ids within the vocabulary."""
+    if dataset.num_tokens:
+        if inputs.dtype.kind not in "iu":
+            return f"{part} inputs of type {inputs.dtype}; expected integers, since num_tokens is above 0"
+        if inputs.size and not 0 <= inputs.min() <= inputs.max() < dataset.num_tokens:
+            return (
+                f"{part} token ids from {inputs.min()} to {inputs.max()}; expected 0 to "
+                f"{dataset.num_tokens - 1}, num_tokens is {dataset.num_tokens}"
+            )
+    elif inputs.dtype != np.uint8 and not np.issubdtype(inputs.dtype, np.floating):
+        return (
+            f"{part} inputs of type {inputs.dtype}; expected uint8 or floating point, or integers that are "
+            "token ids (num_tokens above 0)"
+        )
+    if inputs.dtype != dataset.train_inputs.dtype:
+        return f"{part} inputs of type {inputs.dtype}, train inputs of {dataset.train_inputs.dtype}"
+    if inputs.shape[1:] != dataset.shape:
+        return f"{part} samples of shape {inputs.shape[1:]}, train samples of {dataset.shape}"
+    return None
+
+
+def _problem_of_labels(dataset: Dataset, part: str, labels: np.ndarray) -> str | None:
+    """Numbers, the test set's as those of the training set; classes in their range."""
+    if labels.ndim < 1 or labels.dtype.kind not in "iuf":
+        return f"{part} labels of type {labels.dtype}, shape {labels.shape}; expected a list of numbers"
+    wanted = dataset.train_labels
+    if labels.dtype != wanted.dtype or labels.shape[1:] != wanted.shape[1:]:
+        return (
+            f"{part} labels of type {labels.dtype}, shape {labels.shape}; train labels of "
+            f"{wanted.dtype}, {wanted.shape}"
+        )
+    is_class = labels.ndim == 1 and labels.dtype.kind in "iu"
+    if is_class and len(labels) and not 0 <= labels.min() <= labels.max() < dataset.num_classes:
+        return f"{part} labels outside 0..{dataset.num_classes - 1}"
     return None

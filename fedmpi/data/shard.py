@@ -37,6 +37,9 @@ class DataInfo:
     num_train: int
     num_test: int
     partition: Partition
+    num_tokens: int  # of token ids; 0 for inputs that are numbers
+    num_outputs: int  # of a model for a sample, or for each position of one
+    label: np.ndarray  # of the first sample
     labels: ClientLabels
     majority_labels: np.ndarray
     digest: str  # of the data set and of the partition
@@ -238,14 +241,15 @@ class ClientData:
         """(clients, batch, ...) and (clients, batch) of each step: what `draw` gives for each client."""
         shape = len(group), group[0].batch
         raw = self._room("raw", (*shape, *self.inputs.shape[1:]), self.inputs, self.inputs.dtype)
-        labels = self._room("labels", (steps, *shape), self.labels, self.labels.dtype)
+        own = self.labels.shape[1:]
+        labels = self._room("labels", (steps, *shape, *own), self.labels, self.labels.dtype)
         flat = raw.flatten(0, 1)
 
         # Positions and labels of all steps, then the samples step by step.
         positions = np.stack([work.positions(steps) for work in group])
         by_step = positions.reshape(len(group), steps, -1).swapaxes(0, 1).reshape(-1)
         index = torch.from_numpy(by_step).to(self.inputs.device)
-        torch.index_select(self.labels, 0, index, out=labels.flatten())
+        torch.index_select(self.labels, 0, index, out=labels.flatten(0, 2))
         for some, own_labels in zip(index.chunk(steps), labels.unbind(), strict=True):
             torch.index_select(self.inputs, 0, some, out=flat)
             yield raw, own_labels

@@ -19,6 +19,7 @@ from fedmpi.data import originals, rng
 from fedmpi.data.prepared import Dataset, checked_dataset, read_dataset
 from fedmpi.data.staging import read_staged
 from fedmpi.errors import UserError
+from fedmpi.tasks import Task
 
 DOWNLOADED = ("fashion-mnist", "cifar-10")  # prepared on the login node as NAME.h5 in data.root
 
@@ -43,6 +44,15 @@ def load_dataset(config: DataConfig, *, on_node: bool = False) -> Dataset:
     return _checked(DATASETS.get(config.dataset, _user_dataset)(config), config)
 
 
+def load_fitting(config: Config, task: Task, *, on_node: bool = False) -> Dataset:
+    """As `load_dataset`; a data set that the task cannot work on is a UserError."""
+    data = load_dataset(config.data, on_node=on_node)
+    problem = task.problem(data)
+    if problem:
+        raise UserError(f'config task.name = "{config.task.name}" does not fit {data.name}: {problem}')
+    return data
+
+
 def _user_dataset(config: DataConfig) -> Dataset:
     """package.module:function() -> Dataset."""
     from fedmpi.config.user_code import call_function
@@ -57,6 +67,8 @@ def _user_dataset(config: DataConfig) -> Dataset:
 
 
 def _checked(data: Dataset, config: DataConfig) -> Dataset:
+    if config.augment and data.num_tokens:
+        raise UserError("config data.augment = true: inputs are token ids; crop and flip need images")
     if config.augment and len(data.shape) != 3:
         raise UserError(
             f"config data.augment = true: samples have shape {data.shape}; "

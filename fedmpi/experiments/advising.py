@@ -33,14 +33,14 @@ def participation_of(config: Config) -> tuple[Participation, int]:
     from_labels = any(one.probability_from for one in availabilities_in(config.participation))
     if num_clients is not None and not from_labels:
         return make_participation(config, num_clients), num_clients
-    from fedmpi.data.partition import ClientLabels, make_partition
+    from fedmpi.data.partition import client_labels, make_partition
     from fedmpi.data.sources import load_dataset
 
     data = load_dataset(config.data)
     partition = make_partition(
         data.train_labels, data.train_clients, data.num_classes, config.data, config.run.seed
     )
-    labels = ClientLabels(partition, data.train_labels, data.num_classes)
+    labels = client_labels(partition, data.train_labels, data.num_classes)
     return make_participation(config, partition.num_clients, labels), partition.num_clients
 
 

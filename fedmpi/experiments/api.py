@@ -55,13 +55,14 @@ def run(
     on_round       called with the number of rounds done, on rank 0; a true answer stops the run. Stopping
                    is agreed upon with the next round's reduction: the run ends with that round
     progress       a progress bar on stderr or in the notebook
-    model, participation, method, partition, dataset
+    model, participation, method, partition, dataset, task
                    Python objects in place of the names in the config:
                    model(input_shape, num_classes, **model.options) -> torch module, or a module;
                    participation(t, num_clients, seed) -> ids of the available clients;
                    method, a class derived from fedmpi.methods.Method;
                    partition(labels, num_clients, seed) -> the client of each sample;
-                   dataset() -> fedmpi.data.prepared.Dataset, or such a data set.
+                   dataset() -> fedmpi.data.prepared.Dataset, or such a data set;
+                   task, a class derived from fedmpi.tasks.Task, or an instance of one.
                    Functions may leave out arguments that they do not need. A string is a name, as in
                    the config.
 

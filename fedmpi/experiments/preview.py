@@ -11,9 +11,9 @@ from fedmpi.config import Config
 from fedmpi.data.evaluation import EVAL_BLOCK
 from fedmpi.data.loading import clients_of, subset_of
 from fedmpi.data.ownership import owner_of
-from fedmpi.data.partition import ClientLabels, Partition, make_partition
+from fedmpi.data.partition import ClientLabels, Partition, client_labels, make_partition
 from fedmpi.data.prepared import Dataset
-from fedmpi.data.sources import load_dataset
+from fedmpi.data.sources import load_fitting
 from fedmpi.experiments.notes import notes_on
 from fedmpi.methods import Method, make_method
 from fedmpi.models import build_model
@@ -25,6 +25,7 @@ from fedmpi.results.text import bytes_text
 from fedmpi.simulation.by_client import CELL_BYTES, SAMPLE_BYTES, num_cells
 from fedmpi.simulation.client_tables import table_bytes
 from fedmpi.simulation.running_total import rows_held
+from fedmpi.tasks import make_task
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -47,13 +48,14 @@ class Preview:
 
 def preview(config: Config, num_ranks: int = 1) -> Preview:
     """Load the data, partition them, build the model, survey the first rounds."""
-    data = load_dataset(config.data)
+    task = make_task(config)
+    data = load_fitting(config, task)
     partition = make_partition(
         data.train_labels, data.train_clients, data.num_classes, config.data, config.run.seed
     )
-    model = build_model(config, data.shape, data.num_classes)
+    model = build_model(config, data.shape, task.num_outputs(data), data.num_tokens, data.train_labels[0])
     num_params = sum(p.numel() for p in model.parameters())
-    labels = ClientLabels(partition, data.train_labels, data.num_classes)
+    labels = client_labels(partition, data.train_labels, data.num_classes)
     looked_at = participation_survey(config, partition.num_clients, labels)
     most = int(looked_at.participants.max())
     method = make_method(config, partition.num_clients)
@@ -100,7 +102,7 @@ def ownership_summary(
     if config.run.eval_clients_every and data.held_out_labels is not None:
         evaluated.append(data.held_out_labels)
     share = math.ceil(sum(map(len, evaluated)) / num_ranks)
-    sample_bytes = data.train_inputs[:1].nbytes + 8
+    sample_bytes = data.train_inputs[:1].nbytes + data.train_labels[:1].nbytes
     held = (int(samples.max()) + share) * sample_bytes
     # Vectors: x, u and sums in float64 and int64; y, x and one update a client in working precision.
     width = 8 if config.run.dtype == "float64" else 4

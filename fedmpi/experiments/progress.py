@@ -14,6 +14,7 @@ from typing import TextIO
 
 from fedmpi.results.text import duration, is_terminal
 from fedmpi.simulation.outcome import Listener
+from fedmpi.storage.columns import headline, short_name
 
 
 class Progress(Listener):
@@ -25,8 +26,8 @@ class Progress(Listener):
         self._is_terminal = is_terminal(self._stream)
         self._gap = 0.1 if self._is_terminal else 10.0  # seconds between two updates
         self.expects(1)
-        self._loss = math.nan
-        self._accuracy = math.nan
+        self._loss = self._other = math.nan
+        self._name = ""  # of the other metric
 
     def expects(self, total: int, completed: int = 0) -> None:
         """Start counting; `completed` rounds belong to earlier legs of the run."""
@@ -37,8 +38,9 @@ class Progress(Listener):
         """The latest evaluation."""
         if not math.isnan(row["train_loss"]):
             self._loss = row["train_loss"]
-        if not math.isnan(row["test_accuracy"]):
-            self._accuracy = row["test_accuracy"]
+        self._name = headline(row)
+        if not math.isnan(row[self._name]):
+            self._other = row[self._name]
 
     def round_done(self, completed: int, force: bool = False) -> None:
         """Redraw if it is time."""
@@ -67,7 +69,8 @@ class Progress(Listener):
         filled = int(20 * share)
         bar = "█" * filled + "░" * (20 - filled)
         metrics = f"  train loss {self._loss:.4f}" if math.isfinite(self._loss) else ""
-        metrics += f"  test acc {self._accuracy:.3f}" if math.isfinite(self._accuracy) else ""
+        if math.isfinite(self._other):
+            metrics += f"  test {short_name(self._name)} {self._other:.3f}"
         return (
             f"{share:4.0%} {bar} {completed:,}/{self._total:,} {self._unit}  {rate:.1f}/s  "
             f"elapsed {duration(elapsed)}  left {duration(remaining)}{metrics}"

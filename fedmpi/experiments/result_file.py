@@ -28,13 +28,10 @@ from fedmpi.storage.checkpoint import (
     write_checkpoint,
     write_part,
 )
-from fedmpi.storage.columns import DIVERGED, OPTIONAL_TABLES, OUTPUT, STOPPED, TABLES
+from fedmpi.storage.columns import DIVERGED, METRICS_ATTRIBUTE, OUTPUT, STOPPED, metrics_text, tables
 from fedmpi.storage.files import write_whole
 from fedmpi.storage.segments import copy_segments, remove_segments
 from fedmpi.storage.writer import RunWriter
-
-_COLUMNS = {name: [c.name for c in columns] for name, columns in (TABLES | OPTIONAL_TABLES).items()}
-_NAMES = {name: set(columns) for name, columns in _COLUMNS.items()}
 
 
 class ResultFile(Output):
@@ -52,6 +49,9 @@ class ResultFile(Output):
         self._last_checkpoint = time.monotonic()
         self._busy = threading.RLock()  # held while the writer is at work
         self._simulation = simulation
+        own = tables(simulation.observer.metrics)
+        self._columns = {name: [column.name for column in columns] for name, columns in own.items()}
+        self._names = {name: set(columns) for name, columns in self._columns.items()}
         self._events = None
         if writer:
             rescues[path] = self._rescue
@@ -155,10 +155,11 @@ class ResultFile(Output):
         """Rows of a table; they reach the disk with the next flush."""
         if not self._writer:
             return
-        if values.keys() != _NAMES[table]:
-            raise TypeError(f"/{table} has the columns {_COLUMNS[table]}, got {list(values)}")
+        columns = self._columns[table]
+        if values.keys() != self._names[table]:
+            raise TypeError(f"/{table} has the columns {columns}, got {list(values)}")
 
-        self._writer.add(table, *map(values.__getitem__, _COLUMNS[table]))
+        self._writer.add(table, *map(values.__getitem__, columns))
         if self._events:
             self._events.add(table, **values)
 
@@ -232,6 +233,7 @@ def _described(simulation: Simulation, attributes: dict[str, Any]) -> dict[str, 
     return (
         attributes
         | {f"{name}_digest": value for name, value in simulation.digests().items()}
+        | {METRICS_ATTRIBUTE: metrics_text(simulation.observer.metrics)}
         | {"signature": signature(simulation.config, attributes["run_id"])}
         | {"traffic": json.dumps(_traffic(simulation))}
         | describe_code(simulation.config)

@@ -15,7 +15,6 @@ from typing import Any
 from fedmpi.errors import OutputError, UserError
 from fedmpi.storage.reader import load_table
 
-_METRICS = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
 _FLUSH_SECONDS = 2
 
 
@@ -49,7 +48,8 @@ class EventFiles:
             self._norm = row["weighted_sum_norm"]
         if table != "eval":
             return
-        points = {name: row[name] for name in _METRICS} | {"weighted_sum_norm": self._norm}
+        points = {name: value for name, value in row.items() if name not in ("round", "wall_time_s")}
+        points |= {"weighted_sum_norm": self._norm}
         with self._as_output_error():
             for name, value in points.items():
                 if not math.isnan(value):  # not evaluated in this round

@@ -12,6 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fedmpi.config.keys import Config
 from fedmpi.config.options import option
 from fedmpi.config.registry import MODELS
@@ -19,9 +21,10 @@ from fedmpi.config.user_code import call_function
 from fedmpi.data import rng
 from fedmpi.data.sources import quadratic_misfit
 from fedmpi.errors import UserError
+from fedmpi.tasks import TASKS, Task, make_task
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 model = MODELS  # `model(name, keys...)` registers a function as above
 
@@ -31,17 +34,29 @@ def may_be_random(config: Config) -> bool:
     return config.model.name not in MODELS
 
 
-def build_model(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """The model that `model.name` names, initialised from `run.seed`."""
+def build_model(
+    config: Config,
+    shape: tuple[int, ...],
+    num_outputs: int,
+    num_tokens: int = 0,
+    label: np.ndarray | None = None,
+) -> nn.Module:
+    """The model that `model.name` names, initialised from `run.seed`.
+
+    `num_tokens` of inputs that are token ids; with a `label`, that of one sample, what is not built in is
+    tried out before all ranks train it.
+    """
     import torch
 
-    name = config.model.name
+    name, task = config.model.name, make_task(config)
+    tokens = {"num_tokens": num_tokens} if num_tokens else {}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.integer(config.run.seed, "initial-model"))
         if name in MODELS:
-            module = MODELS[name](config, shape, num_classes)
+            _require_fit(config, shape, num_tokens, each_position=task.each_position)
+            module = MODELS[name](config, shape, num_outputs, **tokens)
         else:
-            module = _user_model(name, shape, num_classes, config.model.options)
+            module = _user_model(name, shape, num_outputs, config.model.options, tokens)
     buffers = [name for name, _ in module.named_buffers()]
     if buffers:
         raise UserError(
@@ -51,18 +66,46 @@ def build_model(config: Config, shape: tuple[int, ...], num_classes: int) -> nn.
         )
     if not any(p.requires_grad for p in module.parameters()):
         raise UserError(f'config model.name = "{name}": the model has no parameters to train')
-    if name not in MODELS:
+    if name not in MODELS or config.task.name not in TASKS:
         with torch.random.fork_rng(devices=[]):
-            _try_out(name, module, shape, num_classes)
+            outputs = _try_out(name, module, shape, num_outputs, is_tokens=bool(num_tokens))
+            if label is not None:
+                _try_task(config, task, outputs, label)
     return module
 
 
-def _user_model(name: str, shape: tuple[int, ...], num_classes: int, options: dict) -> nn.Module:
+def _require_fit(config: Config, shape: tuple[int, ...], num_tokens: int, *, each_position: bool) -> None:
+    """Token ids need a model that embeds them, a label at each position one that answers at each."""
+    name = config.model.name
+    embeds = MODELS.fact(name, "takes_tokens")
+    others = ", ".join(f'"{part.name}"' for part in MODELS.parts() if part.facts.get("takes_tokens"))
+    if num_tokens and not embeds:
+        raise UserError(
+            f'config model.name = "{name}": takes numbers, inputs of data.dataset = '
+            f'"{config.data.dataset}" are token ids (0 to {num_tokens - 1}); use {others}, or uint8 inputs '
+            "with mean and std"
+        )
+    if embeds and not num_tokens:
+        raise UserError(
+            f'config model.name = "{name}": takes token ids, inputs of data.dataset = '
+            f'"{config.data.dataset}" are numbers of shape {shape}; use another model, or give the data '
+            "their num_tokens"
+        )
+    if each_position and not embeds:
+        raise UserError(
+            f'config model.name = "{name}": gives outputs for a whole sample, task.name = '
+            f'"{config.task.name}" needs them at each position; use {others}'
+        )
+
+
+def _user_model(
+    name: str, shape: tuple[int, ...], num_classes: int, options: dict, tokens: dict[str, int]
+) -> nn.Module:
     """A user's model: package.module:function(input_shape, num_classes, **options)."""
     from torch import nn
 
-    given = {"input_shape": shape, "num_classes": num_classes}
-    shown = f"input_shape={shape}, num_classes={num_classes}, options={options}"
+    given = {"input_shape": shape, "num_classes": num_classes, **tokens}
+    shown = ", ".join([*(f"{key}={value}" for key, value in given.items()), f"options={options}"])
     module = call_function(name, "model.name", given, options, shown)
     if not isinstance(module, nn.Module):
         raise UserError(
@@ -71,25 +114,51 @@ def _user_model(name: str, shape: tuple[int, ...], num_classes: int, options: di
     return module
 
 
-def _try_out(name: str, module: nn.Module, shape: tuple[int, ...], num_classes: int) -> None:
-    """Try the model on one sample, before all ranks train it."""
+def _try_out(
+    name: str, module: nn.Module, shape: tuple[int, ...], num_classes: int, *, is_tokens: bool
+) -> Tensor:
+    """The outputs on one sample of zeros."""
     import torch
 
     kind = next((p.dtype for p in module.parameters()), torch.float32)
     was_training = module.training
     try:
         with torch.no_grad():
-            outputs = module.eval()(torch.zeros(1, *shape, dtype=kind))
+            outputs = module.eval()(torch.zeros(1, *shape, dtype=torch.int64 if is_tokens else kind))
         module.train(was_training)
     except Exception as error:
         raise UserError(
             f'config model.name = "{name}": on a sample of shape {shape} it raised '
             f"{type(error).__name__}: {error}"
         ) from error
-    if outputs.dim() == 2 and outputs.shape[1] < num_classes:
+    if outputs.dim() > 1 and outputs.shape[-1] < num_classes:
+        wanted = "one for each label" + (" at each position" if outputs.dim() > 2 else "")
         raise UserError(
-            f'config model.name = "{name}": on a sample of shape {shape} it returned {outputs.shape[1]} '
-            f"numbers; expected {num_classes}, one for each label"
+            f'config model.name = "{name}": on a sample of shape {shape} it returned {outputs.shape[-1]} '
+            f"numbers; expected {num_classes}, {wanted}"
+        )
+    return outputs
+
+
+def _try_task(config: Config, task: Task, outputs: Tensor, label: np.ndarray) -> None:
+    """The loss and the statistics of one sample."""
+    import torch
+
+    labels = torch.from_numpy(np.array(label)[None])
+    labels = labels.to(outputs.dtype) if labels.is_floating_point() else labels
+    shown = f"with outputs {tuple(outputs.shape)} and labels {tuple(labels.shape)}"
+    try:
+        losses = task.losses(outputs, labels)
+        task.of_samples(outputs.movedim(0, -1)[None, None], labels[None])
+    except Exception as error:
+        raise UserError(
+            f'config task.name = "{config.task.name}", model.name = "{config.model.name}": {shown} it '
+            f"raised {type(error).__name__}: {error}"
+        ) from error
+    if losses.shape != (1,):
+        raise UserError(
+            f'config task.name = "{config.task.name}": {shown} losses returned shape '
+            f"{tuple(losses.shape)}; expected one loss for each sample, (1,)"
         )
 
 

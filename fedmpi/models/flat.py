@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from fedmpi.models.structure import dense_layers, has_modes
+from fedmpi.tasks import Task
+from fedmpi.tasks.classification import Classification
 
 _TOGETHER_BYTES = 1 << 28
 
@@ -25,7 +27,11 @@ class FlatModel:
     `forward` computes its outputs; `speed_up` may put a faster equivalent of the module there.
     """
 
-    def __init__(self, module: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, module: nn.Module, dtype: torch.dtype, device: torch.device, task: Task | None = None
+    ) -> None:
+        """`task`: what it is trained for, by default classification."""
+        self.task = task or Classification()
         named = list(module.named_parameters())
         self.names = [name for name, _ in named]
         self.shapes = [tuple(p.shape) for _, p in named]
@@ -80,7 +86,7 @@ class FlatModel:
     def replica(self) -> FlatModel:
         """A model of the same parameters with memory of its own."""
         values = self.values
-        return FlatModel(copy.deepcopy(self.module), values.dtype, values.device)
+        return FlatModel(copy.deepcopy(self.module), values.dtype, values.device, self.task)
 
     def load(self, vector: np.ndarray | Tensor) -> None:
         """Set the parameters from a float64 vector, on the host or on the device."""

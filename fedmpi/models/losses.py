@@ -1,4 +1,4 @@
-"""From a model's outputs to the loss of each sample; and the model that is its own loss."""
+"""The model that is its own loss."""
 
 from __future__ import annotations
 
@@ -16,10 +16,3 @@ class Quadratic(nn.Module):
     def forward(self, centers: Tensor) -> Tensor:
         """Per-sample losses."""
         return 0.5 * (self.x - centers).square().sum(dim=1)
-
-
-def sample_losses(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Loss of each sample: cross-entropy of logits, or the outputs if the model itself returns losses."""
-    if outputs.dim() == 1:
-        return outputs
-    return nn.functional.cross_entropy(outputs, labels, reduction="none")

@@ -124,10 +124,9 @@ def client_probabilities(
         return per_client(config, "probability", num_clients)
     if config.probability_from == "lognormal":
         return lognormal_probabilities(config, num_clients, seed)
-    if labels is None:
-        raise UserError(
-            f'config participation.probability_from = "{config.probability_from}": no labels are known here'
-        )
+    if labels is None or (labels.labels is None and config.probability_from != "size"):
+        problem = "no labels are known here" if labels is None else "labels of these data are no classes"
+        raise UserError(f'config participation.probability_from = "{config.probability_from}": {problem}')
     rules = {
         "labels": label_probabilities,
         "label-halves": halves_probabilities,

@@ -17,7 +17,7 @@ from fedmpi.errors import UserError
 from fedmpi.errors.wording import option
 from fedmpi.participation.cycle import declared_cycle
 from fedmpi.results.settled import LAST, cadence, in_window, mean_over, window
-from fedmpi.storage.columns import DONE, METRICS
+from fedmpi.storage.columns import DONE, metric_of, stored_metrics
 from fedmpi.storage.reader import open_run, read_config, read_table
 
 _END = 0.05  # of a run's rounds, at least, and then on to a whole number of cycles
@@ -39,6 +39,7 @@ class RunEnd:
     rounds: int
     evaluated: np.ndarray  # rounds in which the metric was recorded
     values: np.ndarray
+    higher_is_better: bool
 
     @property
     def seed(self) -> int:
@@ -71,6 +72,7 @@ def read_end(path: Path, metric: str) -> RunEnd:
         try:
             table, config = read_table(file, "eval"), read_config(file.attrs["config"])
             status, rounds = str(file.attrs["status"]), len(file["train/round"])
+            attributes = dict(file.attrs)
         except Exception as error:  # a damaged file can fail in any way inside the HDF5 library
             raise UserError(f"run file {path}: damaged, or not complete ({error})") from None
     if status != DONE:
@@ -79,11 +81,13 @@ def read_end(path: Path, metric: str) -> RunEnd:
             f"run file {path}: {status} after {rounds:,} of {wanted:,} rounds, no end to compare; "
             "finish it with fedmpi resume, or leave its seed out by a pattern"
         )
+    higher = metric_of(attributes, metric).better == "higher"
     is_there = np.isfinite(table[metric])
     if not is_there.any():
-        have = [name for name in METRICS if np.isfinite(table[name]).any()]
+        names = [column.name for column in stored_metrics(attributes)]
+        have = [name for name in names if np.isfinite(table[name]).any()]
         raise UserError(f"run file {path}: no {metric}; it has {', '.join(have) or 'no evaluation at all'}")
-    return RunEnd(path, config, rounds, table["round"][is_there], table[metric][is_there])
+    return RunEnd(path, config, rounds, table["round"][is_there], table[metric][is_there], higher)
 
 
 def same_rounds(runs: list[RunEnd]) -> int:

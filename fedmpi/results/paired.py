@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmpi.errors import UserError, did_you_mean
-from fedmpi.errors.wording import in_python, option
+from fedmpi.errors import UserError
+from fedmpi.errors.wording import in_python
 from fedmpi.results.ends import (
     RunEnd,
     checked_window,
@@ -28,7 +28,6 @@ from fedmpi.results.ends import (
 )
 from fedmpi.results.groups import differing_keys_of, value_text, without_seed
 from fedmpi.results.student import MOST_PAIRS, pairs_needed, quantile, two_sided_p
-from fedmpi.storage.columns import METRICS
 from fedmpi.storage.runs import find_runs, flat_config
 
 LEVEL, POWER = 0.05, 0.9
@@ -61,6 +60,7 @@ class Comparison:
     """What `fedmpi compare` prints; `str` of it is that text."""
 
     metric: str
+    higher_is_better: bool
     names: tuple[str, str]
     difference: Difference
     rounds: int
@@ -82,7 +82,7 @@ class Comparison:
         if not self.difference.is_decided:
             return None
         a_is_higher = self.difference.mean > 0
-        return "A" if a_is_higher == self.metric.endswith("accuracy") else "B"
+        return "A" if a_is_higher == self.higher_is_better else "B"
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -101,8 +101,6 @@ def compare(a: Side, b: Side, metric: str = "train_loss", window: int | None = N
 
 def compare_sides(a: Side, b: Side, metric: str, window: int | None) -> Comparison:
     """The same for the command line."""
-    if metric not in METRICS:
-        raise UserError(f"{option('metric', metric)}: unknown; {did_you_mean(metric, METRICS)}")
     sides = [_side(name, paths, metric) for name, paths in (("A", a), ("B", b))]
     seeds = sorted(set(sides[0]) & set(sides[1]))
     _refuse_few(seeds, sides)
@@ -114,6 +112,7 @@ def compare_sides(a: Side, b: Side, metric: str, window: int | None) -> Comparis
     ends = [[end_value(run, chosen, cycle) for run in side] for side in runs]
     return Comparison(
         metric=metric,
+        higher_is_better=firsts[0].higher_is_better,
         names=_names(firsts, (a, b)),
         difference=difference(seeds, *ends),
         rounds=rounds,
@@ -264,5 +263,5 @@ def _verdict(found: Comparison) -> str:
     if found.better is None:
         return f"not decided at {100 * LEVEL:g} %"
     worse = "B" if found.better == "A" else "A"
-    side = "higher" if found.metric.endswith("accuracy") else "lower"
+    side = "higher" if found.higher_is_better else "lower"
     return f"{found.better} is {side} than {worse}, decided at {100 * LEVEL:g} %"

@@ -11,14 +11,13 @@ from torch import Tensor
 
 from fedmpi.data.shard import ClientData
 from fedmpi.models.flat import FlatModel
-from fedmpi.models.losses import sample_losses
 
 
 def client_loss(model: FlatModel, data: ClientData, client: int) -> float:
     """F_n of an owned client; 0 without samples."""
     model.module.eval()
     parts = [
-        sample_losses(model.module(inputs), labels).double().sum()
+        model.task.losses(model.module(inputs), labels).double().sum()
         for inputs, labels in data.all_samples(client)
     ]
     model.module.train()
@@ -30,7 +29,7 @@ def add_client_gradient(model: FlatModel, data: ClientData, client: int, row: Te
     model.module.eval()
     loss_sum, parts = 0.0, model.trainable_views(row)
     for inputs, labels in data.all_samples(client):
-        loss = sample_losses(model.module(inputs), labels).sum() / data.size(client)
+        loss = model.task.losses(model.module(inputs), labels).sum() / data.size(client)
         torch._foreach_add_(parts, model.gradient(loss))
         loss_sum += loss.item()
     model.module.train()

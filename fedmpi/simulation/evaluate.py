@@ -1,4 +1,4 @@
-"""Loss and accuracy on the whole training and test sets, over all ranks; of one x, or of all x of a pack.
+"""Loss and metrics on the whole training and test sets, over all ranks; of one x, or of all x of a pack.
 
 Every block of samples is evaluated by one rank, always with the same samples; the others contribute
 zeros for it. So the sum over ranks is exact, and the means do not depend on the number of ranks.
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedmpi.data.evaluation import EvalData
 from fedmpi.models.engines.forward import Forward, make_forward, may_take_many
@@ -22,9 +21,8 @@ from fedmpi.mpi.watch import pulse
 from fedmpi.simulation.by_client import ByClient, Cells
 from fedmpi.simulation.shares import Vector
 
-Metrics = tuple[float, float]  # mean loss, accuracy
+Metrics = tuple[float, ...]  # mean loss, and the others of the task in their order
 
-NOTHING: Metrics = math.nan, math.nan
 _BLOCKS_AT_ONCE = 6
 
 
@@ -34,12 +32,17 @@ class Evaluator:
     def __init__(self, model: FlatModel, data: EvalData, clients_of: np.ndarray | None = None) -> None:
         """`clients_of`: the client of each sample of the set, if each client is looked at."""
         self.model, self.data = model, data
-        self.found = NOTHING
-        self.cells = None if clients_of is None else Cells(clients_of, data)
+        self.found = self.nothing
+        self.cells = None if clients_of is None else Cells(clients_of, data, model.task)
         self.found_by_client: ByClient | None = None
         self._seen: Vector | None = None
         self._seen_by_client: Vector | None = None
         self._forward: tuple[Sequence[FlatModel], Forward] | None = None
+
+    @property
+    def nothing(self) -> Metrics:
+        """What stands for a set that is not evaluated: nan."""
+        return self.model.task.evaluated((), 0)
 
     def is_new(self, global_params: Vector, *, by_client: bool = False) -> bool:
         """Whether x changed since the last evaluation. Nobody writes into x: then it is another vector."""
@@ -51,7 +54,7 @@ class Evaluator:
 
     def keep_by_client(self, global_params: Vector, sums: np.ndarray) -> None:
         """What was found for this x, client by client, as sums of cells."""
-        self._seen_by_client, self.found_by_client = global_params, self.cells.means(sums)
+        self._seen_by_client, self.found_by_client = global_params, self.cells.metrics(sums)
 
     def forward(self, models: Sequence[FlatModel]) -> Forward:
         """That of some models on this set, at their present parameters; kept for the same models."""
@@ -96,14 +99,15 @@ def look_all(comm: Comm, looks: Sequence[Look]) -> None:
     for some in wanted.values():
         part = next(parts)
         for place, (evaluator, look) in enumerate(some):
-            found = _means(*part[:, :, place].T, evaluator.data.num_samples)
+            totals = [_total(values) for values in part[:, :, place].T]
+            found = evaluator.model.task.evaluated(totals, evaluator.data.num_samples)
             evaluator.keep(look.global_params, found)
         for evaluator, look in _by_client(some):
             evaluator.keep_by_client(look.global_params, next(parts))
 
 
 def evaluate(comm: Comm, model: FlatModel, global_params: Vector, data: EvalData) -> Metrics:
-    """Collective. (mean loss, accuracy) over the whole set; nan for an empty set or no classes."""
+    """Collective. Mean loss and other metrics over the whole set; nan for an empty set."""
     evaluator = Evaluator(model, data)
     look_all(comm, [Look(global_params, [evaluator])])
     return evaluator.found
@@ -115,16 +119,17 @@ def _by_client(some: Sequence[tuple[Evaluator, Look]]) -> list[tuple[Evaluator, 
 
 
 def _sums(some: Sequence[tuple[Evaluator, Look]]) -> list[np.ndarray]:
-    """(blocks, 2, models): sums of losses and of right answers on one set; zero in others' blocks.
+    """(blocks, sums, models): what the task sums over samples, the loss first; zero in others' blocks.
 
     Then those of all cells, for each evaluator that looks at each client.
     """
     evaluators = [evaluator for evaluator, _ in some]
     data, models = evaluators[0].data, [evaluator.model for evaluator in evaluators]
     closer = [evaluators.index(evaluator) for evaluator, _ in _by_client(some)]
-    sums = np.zeros((data.num_blocks, 2, len(models)))
+    task = models[0].task
+    sums = np.zeros((data.num_blocks, len(task.summed), len(models)))
     if len(data.block_ids) == 0:
-        return [sums, *(np.zeros((2, len(evaluators[place].cells))) for place in closer)]
+        return [sums, *(np.zeros((len(task.summed), len(evaluators[place].cells))) for place in closer)]
     for model in models:
         model.evaluates()
 
@@ -133,7 +138,8 @@ def _sums(some: Sequence[tuple[Evaluator, Look]]) -> list[np.ndarray]:
     blocks = data.blocks(at_once=_BLOCKS_AT_ONCE if may_take_many(models[0]) else 1)
     found, each = [], []
     for inputs, labels in blocks:
-        values = _look_at(forward(inputs), labels)
+        pulse.here.tick()
+        values = task.of_samples(forward(inputs), labels)
         found.append(torch.stack([part.double().sum(dim=2) for part in values], dim=1))
         if closer:
             each.append(
@@ -144,30 +150,12 @@ def _sums(some: Sequence[tuple[Evaluator, Look]]) -> list[np.ndarray]:
     sums[data.block_ids] = (found[0] if len(found) == 1 else torch.cat(found)).cpu().numpy()
     if not closer:
         return [sums]
-    by_sample = torch.cat(each, dim=1).cpu().numpy()  # (2, samples, models)
+    by_sample = torch.cat(each, dim=1).cpu().numpy()  # (sums, samples, models)
     return [sums, *(evaluators[p].cells.sums(by_sample[:, :, n]) for n, p in enumerate(closer))]
 
 
-def _look_at(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Each sample's loss, and whether it is classified correctly: (blocks, models, samples) each.
-
-    Takes (blocks, models, classes, samples), or (blocks, models, samples) of losses; and labels,
-    (blocks, samples).
-    """
-    pulse.here.tick()
-    if outputs.dim() == 3:
-        return outputs, torch.full_like(outputs, math.nan)
-
-    # Classes come before samples: ten times as fast as the other way round.
-    wanted = labels[:, None, None].expand(-1, outputs.shape[1], 1, -1)
-    losses = torch.log_softmax(outputs, dim=2).gather(2, wanted).neg_()
-    right = outputs.max(dim=2, keepdim=True).indices == wanted  # of equal ones the first
-    return losses.squeeze(2), right.squeeze(2)
-
-
-def _means(losses: np.ndarray, correct: np.ndarray, count: int) -> Metrics:
-    """From the sums of all blocks; fsum: correctly rounded."""
-    if count == 0:
-        return NOTHING
-    loss = math.fsum(losses) / count if np.isfinite(losses).all() else math.inf
-    return loss, correct.sum() / count
+def _total(values: np.ndarray) -> float:
+    """The sum over all blocks, correctly rounded; inf if one is not finite, nan where nothing is known."""
+    if np.isfinite(values).all():
+        return math.fsum(values)
+    return math.nan if np.isnan(values).all() else math.inf

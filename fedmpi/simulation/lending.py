@@ -51,10 +51,11 @@ class Loans:
 
     def _to_host(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """A message: the labels, then the inputs. On a GPU the copy may still be running."""
-        parts = [labels.view(torch.uint8).reshape(-1), inputs.contiguous().view(torch.uint8).reshape(-1)]
-        buffer = host_bytes(sum(map(len, parts)), inputs.device)
-        for target, part in zip(buffer.split([len(part) for part in parts]), parts, strict=True):
-            target.copy_(part, non_blocking=True)
+        parts = [part.contiguous().view(torch.uint8).reshape(-1) for part in (labels, inputs)]
+        first = _whole_words(len(parts[0]))
+        buffer = host_bytes(first + len(parts[1]), inputs.device)
+        buffer[: len(parts[0])].copy_(parts[0], non_blocking=True)
+        buffer[first:].copy_(parts[1], non_blocking=True)
         return buffer
 
     def receive(self, client: int, count: int) -> tuple[Tensor, Tensor]:
@@ -63,13 +64,14 @@ class Loans:
         self._comm.complete(request)
 
         # A client without samples sends nothing.
-        rows, owned = self._data.num_drawn(client, count), self._data.inputs
+        rows, owned, known = self._data.num_drawn(client, count), self._data.inputs, self._data.labels
         if rows == 0:
-            return owned[:0], self._data.labels[:0]
+            return owned[:0], known[:0]
 
         # The message holds the labels, then the inputs.
-        labels = buffer[: 8 * rows].view(torch.int64)
-        inputs = buffer[8 * rows :].view(owned.dtype).view(rows, *owned.shape[1:])
+        end = rows * _sample_bytes(known)
+        labels = buffer[:end].view(known.dtype).view(rows, *known.shape[1:])
+        inputs = buffer[_whole_words(end) :].view(owned.dtype).view(rows, *owned.shape[1:])
         return tuple(part.to(owned.device, non_blocking=True) for part in (inputs, labels))
 
     def keep_moving(self) -> None:
@@ -84,6 +86,21 @@ class Loans:
         self._sending.clear()
 
     def _num_bytes(self, client: int, count: int) -> int:
-        sample = self._data.inputs[:0]
-        values = int(np.prod(sample.shape[1:]))
-        return self._data.num_drawn(client, count) * (8 + values * sample.element_size())
+        rows = self._data.num_drawn(client, count)
+        return _whole_words(rows * _sample_bytes(self._data.labels)) + rows * _sample_bytes(
+            self._data.inputs
+        )
+
+
+def _sample_bytes(samples: Tensor) -> int:
+    """Of one of them."""
+    return int(np.prod(samples.shape[1:], dtype=int)) * samples.element_size()
+
+
+def _whole_words(length: int) -> int:
+    """So many bytes and what is missing to a multiple of 8, at which numbers of any type may begin.
+
+    >>> _whole_words(16), _whole_words(17)
+    (16, 24)
+    """
+    return -(-length // 8) * 8

@@ -40,6 +40,7 @@ from fedmpi.simulation.stopping import StopRequest
 from fedmpi.simulation.training import Order, Training
 from fedmpi.storage.checkpoint import Checkpoint
 from fedmpi.storage.columns import DEVICE_MEMORY, DIVERGED, DONE, IDLE, IN_ALL, MEMORY, REDUCTION, STOPPED
+from fedmpi.tasks import make_task
 
 _NOWHERE = Output()
 
@@ -117,8 +118,9 @@ class Simulation:
         self.state = self.placed(self.method.init(initial))
 
     def _build_model(self, device: torch.device, beside: Simulation | None) -> FlatModel:
-        module = build_model(self.config, self.data.shape, self.data.num_classes)
-        model = FlatModel(module, getattr(torch, self.config.run.dtype), device)
+        data = self.data
+        module = build_model(self.config, data.shape, data.num_outputs, data.num_tokens, data.label)
+        model = FlatModel(module, getattr(torch, self.config.run.dtype), device, make_task(self.config))
         if beside and model.describe() != beside.model.describe():
             raise PackError("their models have other parameters")
         self.speed_up = speed_up(model, self.data.shape, is_known=bool(beside and beside.speed_up))

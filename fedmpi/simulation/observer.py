@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+
 from fedmpi.config import Config
 from fedmpi.methods import Round
 from fedmpi.simulation.cadence import is_due
 from fedmpi.simulation.clock import Stopwatch
 from fedmpi.simulation.energy import EnergyMeter
-from fedmpi.simulation.evaluate import NOTHING, Evaluator, Look
+from fedmpi.simulation.evaluate import Evaluator, Look, Metrics
 from fedmpi.simulation.lockstep import Steps
 from fedmpi.simulation.outcome import Listener, Output
 from fedmpi.simulation.probe import Probe
 from fedmpi.simulation.shares import Vector
 from fedmpi.storage.columns import PARTS, THEORY
+from fedmpi.tasks.recorded import metric_columns
 
 
 class Observer:
@@ -26,6 +29,9 @@ class Observer:
         self._run, self._evaluators = config.run, evaluators
         self.on_train, self.on_test = evaluators["train"], evaluators["test"]
         self._probe, self._clock, self.meter = probe, clock, meter
+        self._task = self.on_train.model.task
+        self.metrics = metric_columns(self._task)
+        self._names = [column.name for column in self.metrics]
 
     def evaluate_if_due(self, completed: int, x: Vector, output: Output, listener: Listener) -> Steps[None]:
         """Collective. Evaluate x after `completed` rounds, if the config asks for it."""
@@ -43,9 +49,9 @@ class Observer:
 
         # A set that is not due is nan in the row.
         yield Look(x, [self.on_train] * train_is_due + [self.on_test] * test_is_due)
-        train = self.on_train.found if train_is_due else NOTHING
-        test = self.on_test.found if test_is_due else NOTHING
-        row = {"round": completed, **_metrics(train, test), "wall_time_s": self._clock.elapsed}
+        train = self.on_train.found if train_is_due else self.on_train.nothing
+        test = self.on_test.found if test_is_due else self.on_test.nothing
+        row = {"round": completed, **self._named(train, test), "wall_time_s": self._clock.elapsed}
         output.add("eval", **row)
         listener.evaluated(row)
         if self.meter.is_there:  # the same on all ranks
@@ -63,8 +69,7 @@ class Observer:
                 client=found.clients,
                 part=PARTS.index(part),
                 samples=found.samples,
-                loss=found.means[:, 0],
-                accuracy=found.means[:, 1],
+                **dict(zip(("loss", *self._task.names), found.metrics, strict=True)),
             )
 
     def evaluate_amplification(
@@ -74,7 +79,7 @@ class Observer:
         if not self._run.eval_at_amplification:
             return
         yield Look(x, [self.on_train, self.on_test])
-        metrics = _metrics(self.on_train.found, self.on_test.found)
+        metrics = self._named(self.on_train.found, self.on_test.found)
         output.add("amplification", round=completed, is_after=is_after, **metrics)
 
     def theory_if_due(self, current: Round, x: Vector, output: Output) -> None:
@@ -85,8 +90,6 @@ class Observer:
             observed = self._probe.observe(x, current.clients, current.weights)
         output.add("theory", round=current.t, **observed)
 
-
-def _metrics(train: tuple[float, float], test: tuple[float, float]) -> dict[str, float]:
-    """(loss, accuracy) of both sets under the names of the result file."""
-    names = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
-    return dict(zip(names, (*train, *test), strict=True))
+    def _named(self, *found: Metrics) -> dict[str, float]:
+        """The metrics of training and test set under the names of the result file."""
+        return dict(zip(self._names, itertools.chain(*found), strict=True))

@@ -21,7 +21,6 @@ from fedmpi.data.ownership import owned_by, owner_of, place_of
 from fedmpi.data.shard import ClientData, Work
 from fedmpi.errors import UserError
 from fedmpi.models.flat import FlatModel
-from fedmpi.models.losses import sample_losses
 from fedmpi.mpi import Comm
 from fedmpi.mpi.device import ranks_sharing
 from fedmpi.mpi.node_memory import room_for_rank
@@ -199,7 +198,7 @@ class Probe:
             # |g_n - grad F_n|^2 of a few minibatches.
             squares = []
             for inputs, labels in self._data.minibatches([Work(self._data, client, 0)], _MINIBATCHES):
-                loss = sample_losses(self._model.module(inputs[0]), labels[0]).mean()
+                loss = self._model.task.losses(self._model.module(inputs[0]), labels[0]).mean()
                 away = -rows[place].double()
                 views = self._model.trainable_views(away)
                 for view, part in zip(views, self._model.gradient(loss), strict=True):
@@ -241,7 +240,9 @@ class Probe:
         result = torch.zeros_like(vector)
         parts, along = self._model.trainable_views(result), self._model.trainable_views(vector)
         for inputs, labels in self._data.all_samples(client):
-            loss = sample_losses(self._model.module(inputs), labels).sum() / self._data.size(client)
+            loss = self._model.task.losses(self._model.module(inputs), labels).sum() / self._data.size(
+                client
+            )
             gradient = self._model.gradient(loss, create_graph=True)
             product = sum((g * v).sum() for g, v in zip(gradient, along, strict=True))
             if product.requires_grad:

@@ -5,7 +5,13 @@ Invariant: what is written is listed here, so a file explains itself and the rea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedmpi.errors import UserError, did_you_mean
+from fedmpi.errors.wording import option
 
 FORMAT = "fedmpi-run"
 FORMAT_VERSION = 1
@@ -30,16 +36,18 @@ class Column:
     dtype: str
     units: str
     description: str
+    better: str = ""  # of a metric: "lower" or "higher"
 
 
+# Of classification, and of files from before there were other tasks, which name theirs in an attribute.
 _METRICS = (
-    Column("train_loss", "f8", "nats", "mean loss per sample over the training set"),
-    Column("train_accuracy", "f8", "1", "share of the training set classified correctly"),
-    Column("test_loss", "f8", "nats", "mean loss per sample over the test set"),
-    Column("test_accuracy", "f8", "1", "share of the test set classified correctly"),
+    Column("train_loss", "f8", "nats", "mean loss per sample over the training set", "lower"),
+    Column("train_accuracy", "f8", "1", "share of the training set classified correctly", "higher"),
+    Column("test_loss", "f8", "nats", "mean loss per sample over the test set", "lower"),
+    Column("test_accuracy", "f8", "1", "share of the test set classified correctly", "higher"),
 )
 PARTS = ("train", "test", "held-out")  # sets of samples that are evaluated
-METRICS = tuple(column.name for column in _METRICS)
+METRICS_ATTRIBUTE = "metrics"
 
 # Group -> columns. The first column is the table's dimension scale.
 TABLES: dict[str, tuple[Column, ...]] = {
@@ -105,3 +113,66 @@ OPTIONAL_TABLES: dict[str, tuple[Column, ...]] = {
         Column("nu2", "f8", "1", "sum_n q_t^n |grad F_n - sum_m q_t^m grad F_m|^2 of round t"),
     ),
 }
+
+
+def tables(metrics: Sequence[Column] = _METRICS) -> dict[str, tuple[Column, ...]]:
+    """All tables of a file, with the metrics of its task in the place of those of classification."""
+
+    def with_own(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+        if _METRICS[0] not in columns:
+            return columns
+        at = columns.index(_METRICS[0])
+        return (*columns[:at], *metrics, *columns[at + len(_METRICS) :])
+
+    found = {name: with_own(columns) for name, columns in (TABLES | OPTIONAL_TABLES).items()}
+    if tuple(metrics) != _METRICS:
+        found["clients_eval"] = (
+            *found["clients_eval"][: -len(_METRICS) // 2],
+            *map(_of_client, _train(metrics)),
+        )
+    return found
+
+
+def _train(metrics: Sequence[Column]) -> Sequence[Column]:
+    return [column for column in metrics if column.name.startswith("train_")]
+
+
+def _of_client(column: Column) -> Column:
+    """The same metric in /clients_eval."""
+    name, text = column.name.removeprefix("train_"), column.description
+    return replace(column, name=name, description=text.replace("the training set", "the client's samples"))
+
+
+def stored_metrics(attributes: Mapping[str, Any]) -> tuple[Column, ...]:
+    """The metrics that a file records, by its attributes, in the order of its columns."""
+    text = attributes.get(METRICS_ATTRIBUTE)
+    if text is None:
+        return _METRICS
+    return tuple(Column(dtype="f8", **metric) for metric in json.loads(text))
+
+
+def metrics_text(metrics: Sequence[Column]) -> str:
+    """As an attribute, for `stored_metrics`."""
+    names = ("name", "units", "description", "better")
+    return json.dumps([{name: getattr(metric, name) for name in names} for metric in metrics])
+
+
+def headline(names: Iterable[str]) -> str:
+    """The metric that is told beside the training loss where there is little room: the test set's first."""
+    return next((n for n in names if n.startswith("test_") and n != "test_loss"), "test_loss")
+
+
+def short_name(metric: str) -> str:
+    """
+    >>> short_name("test_accuracy"), short_name("test_mean_squared_error")
+    ('acc', 'mean squared error')
+    """
+    return metric.partition("_")[2].replace("accuracy", "acc").replace("_", " ")
+
+
+def metric_of(attributes: Mapping[str, Any], name: str) -> Column:
+    """A metric that a file records; an unknown one is a UserError that names those there are."""
+    known = {column.name: column for column in stored_metrics(attributes)}
+    if name not in known:
+        raise UserError(f"{option('metric', name)}: unknown; {did_you_mean(name, known)}")
+    return known[name]

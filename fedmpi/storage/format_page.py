@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fedmpi.config.registry import TASKS
 from fedmpi.storage.columns import (
     BESIDE_PHASES,
     FORMAT,
@@ -36,6 +37,7 @@ RUN_ATTRIBUTES = {
     "data_digest": "SHA-256 of the samples, and of who owns which",
     "model_digest": "SHA-256 of the parameters' names and shapes and of x_0",
     "participation_digest": "of a schedule or trace file; otherwise empty",
+    "metrics": "JSON: name, units, description and what is better, of each metric of the task",
     "signature": "by the user's key, so that code that a config names is theirs; empty where it names none",
     "user_code": "JSON, only with functions of your own: name, SHA-256 and source of each",
     "traffic": "JSON: bytes of a vector, how many a participant sends and gets, whether the absent train",
@@ -87,6 +89,32 @@ PART_DATASETS = {
     "*": "a row for each of them, by the method's own names",
 }
 
+PREPARED_ATTRIBUTES = {
+    "format": '"fedmpi-data"',
+    "format_version": "1, or 2 where something is in it that the first version had no place for",
+    "name": "of the data set, for people",
+    "num_classes": "labels are 0 to num_classes - 1; for regression any number",
+    "mean": "of each channel of uint8 inputs scaled to [0, 1]; empty for other inputs",
+    "std": "the same",
+    "num_tokens": "only where inputs are token ids: they are 0 to num_tokens - 1",
+    "digest": "SHA-256 of all that the file holds; `write_dataset` makes it",
+}
+PREPARED_DATASETS = {
+    "train/inputs": ("(n, ...)", "uint8, floating point, or integer token ids"),
+    "train/labels": ("(n, ...)", "as the task has them, see below"),
+    "train/client": ("(n,)", "the client of each sample, optional: for the partition `natural`"),
+    "test/inputs, test/labels": ("", "the same; there may be none: (0, ...)"),
+    "test/client": ("", "optional: whose the test samples are"),
+    "held_out/inputs, held_out/labels, held_out/client": ("", "optional: clients that never train"),
+    "names": ("()", "optional, JSON: client_names, class_names, and vocabulary, the text of each token"),
+}
+LABELS = {
+    "classification": "(n,) integers, 0 to num_classes - 1",
+    "regression": "(n,) or (n, K) floating-point numbers",
+    "next-character": "(n, L) integers: the token after each of the (n, L) inputs, -1 where it is padding",
+    "multi-label": "(n, K) integers, each 0 or 1",
+}
+
 _HEAD = """\
 # The result file and the checkpoint
 
@@ -97,6 +125,16 @@ any other HDF5 tool too. `t` is a round, `n` a client, `q` a weight, `d` the num
 
 It is always whole: each flush writes a copy under a temporary name and renames it. It ends with a seal, a
 SHA-256 of its bytes, which HDF5 ignores. Attributes of the file:
+"""
+_PREPARED = """
+## Prepared data: `PATH.h5` for `data.dataset`
+
+Written by `fedmpi data prepare`, `fedmpi data convert`, or `fedmpi.data.prepared.write_dataset`; checked
+when it is read. uint8 inputs are images, (n, channels, height, width), or vectors; models get
+(v / 255 - mean) / std. Floating-point inputs are taken as they are. Integers are token ids if `num_tokens`
+is there, and models get them as they are. `Dataset` sets it by itself for (n, L) integers other than uint8,
+and for uint8 without mean and std: to the size of the vocabulary, or else to `num_classes`. Any id may be
+padding in inputs. Attributes:
 """
 _CHECKPOINT = """
 ## Checkpoint: `RUN.h5.checkpoint-ROUNDS`
@@ -117,6 +155,16 @@ def format_page() -> str:
         lines += ["", f"### /{name}", ""]
         lines += ["| dataset | type | units | description |", "|---|---|---|---|"]
         lines += [_row(f"`{c.name}`", f"`{c.dtype}`", c.units, c.description) for c in columns]
+    lines += [
+        "",
+        "`/eval` and `/amplification` have the metrics of the task, `train_` and `test_` before each:",
+        "",
+    ]
+    lines += ["| `task.name` | metric | units | better | of the training set |", "|---|---|---|---|---|"]
+    for part in TASKS.parts():
+        for metric in part.make().recorded():
+            better = "higher" if metric.higher_is_better else "lower"
+            lines.append(_row(part.name, f"`{metric.name}`", metric.units, better, metric.about("train")))
     lines += ["", "The first column of a table is the dimension scale of the others. `/amplification`,"]
     lines += ["`/clients_eval` and `/theory` are there only with `run.eval_at_amplification`,"]
     lines += ["`run.eval_clients_every` and `run.record_theory_every`,"]
@@ -133,6 +181,10 @@ def format_page() -> str:
     ]
     lines += [_row(f"`{name}`", f"`{kind}`", *rest) for name, (kind, *rest) in OTHER_DATASETS.items()]
     lines += ["", "Attribute of `/model`:", "", *_table(("attribute", "holds"), MODEL_ATTRIBUTES)]
+    lines += [_PREPARED, *_table(("attribute", "holds"), PREPARED_ATTRIBUTES), ""]
+    lines += ["| dataset | shape | holds |", "|---|---|---|"]
+    lines += [_row(f"`{name}`", *rest) for name, rest in PREPARED_DATASETS.items()]
+    lines += ["", "| `task.name` | labels |", "|---|---|", *(_row(*pair) for pair in LABELS.items())]
     lines += [_CHECKPOINT, *_table(("attribute", "holds"), CHECKPOINT_ATTRIBUTES), ""]
     lines += [*_table(("in the header", "is"), HEADER), "", *_table(("dataset", "is"), CHECKPOINT_DATASETS)]
     lines += [_PART, *_table(("attribute", "holds"), PART_ATTRIBUTES), ""]

@@ -22,6 +22,9 @@ from fedmpi.storage.columns import (
     PARTS,
     SEGMENTED_VERSION,
     TABLES,
+    Column,
+    stored_metrics,
+    tables,
 )
 from fedmpi.storage.files import check_harmless
 from fedmpi.storage.segments import SegmentError, opened_segments, put_away, segments_of
@@ -55,6 +58,11 @@ class Run:
     def name(self) -> str:
         """`run.name` of the config."""
         return self.config["run"]["name"]
+
+    @property
+    def metrics(self) -> dict[str, Column]:
+        """What is recorded in `eval` of each model: units, description and what is better, by name."""
+        return {column.name: column for column in stored_metrics(self.attributes)}
 
     def __repr__(self) -> str:
         return sketch(self)
@@ -140,7 +148,7 @@ def read_config(text: str) -> dict[str, Any]:
 
 def read_table(file: h5py.File, name: str) -> dict[str, np.ndarray]:
     """The columns of a table; one that files of an older version do not have is nan."""
-    group, columns = file[name], (TABLES | OPTIONAL_TABLES)[name]
+    group, columns = file[name], tables(stored_metrics(file.attrs))[name]
     table = {column.name: [] for column in columns}
     for part in _parts(file, name):
         rows = len(part[columns[0].name])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import h5py
 import numpy as np
 
-from fedmpi.storage.columns import OPTIONAL_TABLES, TABLES, Column
+from fedmpi.storage.columns import OPTIONAL_TABLES, TABLES, Column, stored_metrics, tables
 
 _NOT_A_VARIABLE = "This is a netCDF dimension but not a netCDF variable. %10d"  # text fixed by netCDF-4
 _CHUNK_ROWS = 8192
@@ -106,7 +106,7 @@ def create_like(file: h5py.File, source: h5py.File, name: str) -> None:
     if name == "params":
         create_params(file, source["params/global_params"].shape[1])
     else:
-        columns = (TABLES | OPTIONAL_TABLES)[name]  # of which files of an older version have fewer
+        columns = tables(stored_metrics(source.attrs))[name]  # files of an older version have fewer
         create_table(file.create_group(name), tuple(c for c in columns if c.name in source[name]))
 
 

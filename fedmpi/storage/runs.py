@@ -31,8 +31,9 @@ def load_runs(paths: Paths, table: str = "eval") -> pandas.DataFrame:
     """One row for each run and evaluation, of all runs in a folder or a list of files and folders.
 
     The columns are `file`, `name`, `seed`, `status`, those of the table, and every config value as
-    `section.key`. `table` may also be "train", "participation", "clients" or "clients_eval" (of runs that
-    have it). Files that cannot be read are left out with a warning, and listed in `.attrs["skipped"]`.
+    `section.key`. What a run does not record is nan. `table` may also be "train", "participation",
+    "clients" or "clients_eval" (of runs that have it). Files that cannot be read are left out with a
+    warning, and listed in `.attrs["skipped"]`.
 
     >>> table = load_runs("runs/sweep")                                              # doctest: +SKIP
     >>> table.groupby(["algorithm.amplify_every", "round"]).test_accuracy.mean()     # doctest: +SKIP
@@ -54,10 +55,12 @@ def load_runs(paths: Paths, table: str = "eval") -> pandas.DataFrame:
         raise UserError("no run could be read:\n  " + "\n  ".join(skipped))
     if skipped:
         warnings.warn(_skipped_text(skipped), stacklevel=2)
-    columns = [column.name for column in _LOADED[table]]
+    columns = list(dict.fromkeys(name for part in rows for name in part))  # tasks have metrics of their own
     counts = np.array([len(part[columns[0]]) for part in rows])
     result = {name: _repeat([head[name] for head in heads], counts) for name in _HEAD}
-    result |= {name: np.concatenate([part[name] for part in rows]) for name in columns}
+    for name in columns:
+        parts = [part.get(name, np.full(count, np.nan)) for part, count in zip(rows, counts, strict=True)]
+        result[name] = np.concatenate(parts)
     keys = [key for key in dict.fromkeys(key for head in heads for key in head) if key not in _HEAD]
     result |= {key: _repeat([head.get(key) for head in heads], counts) for key in keys}
     if "part" in result:

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH = 30
-_METRICS = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
 
 
 def sparkline(values: np.ndarray, width: int) -> str:
@@ -34,9 +33,10 @@ def sketch(run: Run) -> str:
     seed, rounds = run.config["run"]["seed"], run.config["run"]["num_rounds"]
     done = f"{run.status}, {len(run.train):,} of {rounds:,} rounds"
     lines = [f"Run {run.name!r}: {method}, seed {seed}, {done} ({run.path})"]
-    for name in _METRICS:
+    width = max(14, *map(len, run.metrics))
+    for name in run.metrics:
         values = run.eval[name].to_numpy()
         values = values[np.isfinite(values)]
         if len(values):
-            lines.append(f"  {name:<14} {sparkline(values, _WIDTH):<{_WIDTH}} {values[-1]:.4f}")
+            lines.append(f"  {name:<{width}} {sparkline(values, _WIDTH):<{_WIDTH}} {values[-1]:.4f}")
     return "\n".join(lines)

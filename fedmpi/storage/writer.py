@@ -17,7 +17,15 @@ import numpy as np
 
 from fedmpi.errors import UserError
 from fedmpi.errors.wording import command, option
-from fedmpi.storage.columns import FORMAT, FORMAT_VERSION, OPTIONAL_TABLES, RUNNING, TABLES
+from fedmpi.storage.columns import (
+    FORMAT,
+    FORMAT_VERSION,
+    OPTIONAL_TABLES,
+    RUNNING,
+    TABLES,
+    stored_metrics,
+    tables,
+)
 from fedmpi.storage.files import replacing
 from fedmpi.storage.reader import open_run, peek
 from fedmpi.storage.rows import append, create_model, create_params, create_table, extend
@@ -62,8 +70,9 @@ class RunWriter:
         with replacing(path) as file:
             file.attrs.update(format=FORMAT, format_version=FORMAT_VERSION, status=RUNNING)
             file.attrs.update(attributes)
-            for name, columns in TABLES.items():
-                create_table(file.create_group(name), columns)
+            columns = tables(stored_metrics(attributes))
+            for name in TABLES:
+                create_table(file.create_group(name), columns[name])
             if clients:
                 append(file["clients"], TABLES["clients"], [clients])
             create_model(file.create_group("model"), parameters, global_params)
@@ -111,12 +120,10 @@ class RunWriter:
         begin = time.monotonic()
         with replacing(self.path, copy=True) as file:
             # New rows; an optional table is created with its first row.
-            for name, columns in TABLES.items():
-                append(file[name], columns, self._rows[name])
-            for name, columns in OPTIONAL_TABLES.items():
+            for name, columns in tables(stored_metrics(file.attrs)).items():
+                if name not in file and self._rows[name]:
+                    create_table(file.create_group(name), columns)
                 if self._rows[name]:
-                    if name not in file:
-                        create_table(file.create_group(name), columns)
                     append(file[name], columns, self._rows[name])
 
             # Snapshots, the latest model, attributes.

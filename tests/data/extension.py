@@ -19,6 +19,8 @@ from fedmpi.models import model
 from fedmpi.participation.availability import Availability, availability
 from fedmpi.participation.selection import Memoryless, selection
 from fedmpi.participation.weighting import weighting
+from fedmpi.tasks import Metric, task
+from fedmpi.tasks.classification import Classification
 
 if TYPE_CHECKING:
     from torch import nn
@@ -114,6 +116,17 @@ class FirstTwo(Memoryless):
 def half(clients: np.ndarray, num_clients: int, chances: object) -> np.ndarray:
     """1/2 for everybody."""
     return np.full(len(clients), 0.5)
+
+
+@task("top-two")
+class TopTwo(Classification):
+    """Right is a label among the two most probable."""
+
+    metrics = (Metric(name="top_two", higher_is_better=True),)
+
+    def statistics(self, outputs: object, labels: object) -> dict:
+        """Whether it is among them."""
+        return {"top_two": (outputs.topk(2, dim=1).indices == labels[:, None]).any(dim=1)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -222,7 +222,7 @@ WRONG_KEYS = {
     ),
     "unknown section": (
         f"{BASE}[server]\n",
-        ["config server: unknown section", "accepted: algorithm, data, model, participation, run, warmup"],
+        ["config server: unknown section", "algorithm, data, model, participation, run, task, warmup"],
     ),
     "key outside a section": (
         f"seed = 3\n{BASE}",

@@ -22,11 +22,11 @@ ROOT = Path(__file__).resolve().parents[2]
 # From top to bottom: a module may import its own layer and those to its right.
 LAYERS = (
     "cli", "experiments", "results", "simulation", "theory", "methods", "participation", "models", "data",
-    "storage", "config", "mpi", "errors",
+    "tasks", "storage", "config", "mpi", "errors",
 )  # fmt: skip
 RANK = {name: rank for rank, name in enumerate(LAYERS)} | {"__main__": 0}
 FACADE = "fedmpi"  # fedmpi/__init__.py offers what users call, from any layer
-MOST_NAMES = 15
+MOST_NAMES = 16
 
 
 @dataclass(frozen=True)

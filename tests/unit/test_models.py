@@ -16,7 +16,7 @@ from fedmpi.config import Config, validate
 from fedmpi.errors import UserError
 from fedmpi.models import MODELS, build_model
 from fedmpi.models.flat import FlatModel
-from fedmpi.models.losses import sample_losses
+from fedmpi.tasks.classification import Classification
 
 CPU = torch.device("cpu")
 FASHION, CIFAR = (1, 28, 28), (3, 32, 32)
@@ -199,9 +199,9 @@ def test_quadratic(config):
 def test_losses_by_hand():
     """Logits give the cross-entropy of each sample; a vector of losses is taken as it is."""
     logits = torch.log(torch.tensor([[1.0, 3.0], [1.0, 1.0]]))
-    losses = sample_losses(logits, torch.tensor([1, 0]))
+    losses = Classification().losses(logits, torch.tensor([1, 0]))
     np.testing.assert_allclose(losses.numpy(), [math.log(4 / 3), math.log(2)], rtol=1e-6)
-    assert sample_losses(torch.tensor([3.0, -1.0]), torch.tensor([0, 0])).tolist() == [3.0, -1.0]
+    assert Classification().losses(torch.tensor([3.0, -1.0]), torch.tensor([0, 0])).tolist() == [3.0, -1.0]
 
 
 # Models of the user's own.

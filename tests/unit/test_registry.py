@@ -31,6 +31,8 @@ name = "scaled"
 availability = "every-other"
 selection = "first-two"
 weighting = "half"
+[task]
+name = "top-two"
 [algorithm]
 name = "lazy"
 local_lr = 0.1
@@ -45,6 +47,7 @@ ADDED = {
     "participation.selection": ("first-two", None),
     "participation.weighting": ("half", None),
     "algorithm.name": ("lazy", "laziness"),
+    "task.name": ("top-two", None),
 }
 
 

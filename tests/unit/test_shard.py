@@ -16,6 +16,7 @@ from fedmpi.data.ownership import owned_by
 from fedmpi.data.partition import Partition
 from fedmpi.data.prepared import Dataset
 from fedmpi.data.shard import ClientData, random_crop_flip
+from fedmpi.tasks.classification import Classification
 from tests.support.simulations import minibatches
 
 CPU = torch.device("cpu")
@@ -180,7 +181,7 @@ def test_batch_that_divides_the_data(small_config):
 def header(inputs: np.ndarray, mean: tuple[float, ...] = (), std: tuple[float, ...] = ()) -> _Header:
     """The header of a data set of these inputs."""
     labels = np.zeros(len(inputs), np.int64)
-    return _Header.of(Dataset("x", inputs, labels, inputs[:0], labels[:0], 1, mean, std))
+    return _Header.of(Dataset("x", inputs, labels, inputs[:0], labels[:0], 1, mean, std), Classification())
 
 
 @pytest.mark.parametrize(

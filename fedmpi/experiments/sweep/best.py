@@ -11,7 +11,7 @@ from typing import Any
 from fedmpi.experiments.sweep.store import Store
 from fedmpi.participation.cycle import stored_cycle
 from fedmpi.results.settled import settled
-from fedmpi.storage.columns import DONE
+from fedmpi.storage.columns import DONE, metric_of
 from fedmpi.storage.reader import load_table, read_attributes, read_config
 
 
@@ -24,6 +24,7 @@ class Group:
     values: list[float]  # of the runs that are done
     num_seeds: int
     paths: list[Path]  # of all runs
+    higher_is_better: bool = False
 
     @property
     def mean(self) -> float:
@@ -39,7 +40,7 @@ class Group:
 
 def best_lines(groups: list[Group], metric: str, *, everything: bool = False) -> list[str]:
     """A table of each method's best setting, or of all of them, best first."""
-    sign = -1 if metric.endswith("accuracy") else 1
+    sign = -1 if any(group.higher_is_better for group in groups) else 1
     complete = _complete(groups)
     unfinished = sum(g.num_seeds - len(g.values) for g in groups)
     rows = []
@@ -57,9 +58,9 @@ def best_lines(groups: list[Group], metric: str, *, everything: bool = False) ->
     return lines
 
 
-def best_groups(groups: list[Group], metric: str) -> list[Group]:
+def best_groups(groups: list[Group]) -> list[Group]:
     """The best setting of each method: lowest loss, highest accuracy."""
-    choose = max if metric.endswith("accuracy") else min
+    choose = max if any(group.higher_is_better for group in groups) else min
     by_method: dict[str, list[Group]] = {}
     for group in _complete(groups):
         by_method.setdefault(group.method, []).append(group)
@@ -80,15 +81,18 @@ def collect(store: Store, metric: str, last: int = 1, *, whole_cycles: bool = Tr
         key = repr((entry["method"], sorted(entry["settings"].items(), key=lambda item: item[0])))
         group = groups.get(key) or Group(entry["method"], entry["settings"], [], 0, [])
         outcome = store.outcome(entry["name"])
-        values = list(group.values)
+        values, is_higher = list(group.values), group.higher_is_better
         if outcome is not None and outcome.status == DONE:
             path = store.run_path(entry["name"])
-            table = load_table(path, "eval")
-            cycle = stored_cycle(read_config(str(read_attributes(path)["config"]))) if whole_cycles else 1
+            table, attributes = load_table(path, "eval"), read_attributes(path)
+            is_higher = metric_of(attributes, metric).better == "higher"
+            cycle = stored_cycle(read_config(str(attributes["config"]))) if whole_cycles else 1
             reached = settled(table["round"], table[metric], cycle, last)
             values += [reached] if math.isfinite(reached) else []
         paths = [*group.paths, store.run_path(entry["name"])]
-        groups[key] = Group(group.method, group.settings, values, group.num_seeds + 1, paths)
+        groups[key] = Group(
+            group.method, group.settings, values, group.num_seeds + 1, paths, is_higher
+        )  # fmt: skip
     return list(groups.values())
 
 

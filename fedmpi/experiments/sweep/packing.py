@@ -45,6 +45,7 @@ def pack_key(config: Config) -> Hashable:
             (key.name, _plain(getattr(data, key.name))) for key in fields(data) if key.name not in dealing
         ),
         tuple((key.name, _plain(getattr(config.model, key.name))) for key in fields(config.model)),
+        (config.task.name, _plain(config.task.options)),
         (run.device, run.threads, run.dtype, run.cuda_aware, run.deterministic, run.tf32),
         config.algorithm.engine,
     )
@@ -97,12 +98,15 @@ class Footprint:
 
 def footprint(config: Config, num_ranks: int) -> Footprint:
     """What a config would take; loads the data and builds the model to know."""
-    from fedmpi.data.sources import load_dataset
+    from fedmpi.data.sources import load_fitting
     from fedmpi.methods import make_method
     from fedmpi.models import build_model
+    from fedmpi.tasks import make_task
 
-    data = load_dataset(config.data)
-    num_params = sum(p.numel() for p in build_model(config, data.shape, data.num_classes).parameters())
+    task = make_task(config)
+    data = load_fitting(config, task)
+    model = build_model(config, data.shape, task.num_outputs(data), data.num_tokens)
+    num_params = sum(p.numel() for p in model.parameters())
     num_clients = config.data.num_clients
     if num_clients is None:
         num_clients = 1 + int(data.train_clients.max()) if data.train_clients is not None else 1
@@ -114,7 +118,7 @@ def footprint(config: Config, num_ranks: int) -> Footprint:
         most=config.participation.clients_per_round or num_clients,
         num_rows=tables,
         num_ranks=num_ranks,
-        sample_bytes=data.train_inputs[:1].nbytes + 8,
+        sample_bytes=data.train_inputs[:1].nbytes + data.train_labels[:1].nbytes,
         num_samples=num_train + math.ceil((num_train + num_test) / num_ranks),
     )
 

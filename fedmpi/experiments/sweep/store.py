@@ -23,7 +23,7 @@ from fedmpi.errors import OutputError, UserError
 from fedmpi.errors.wording import option
 from fedmpi.experiments.sweep.claims import is_held
 from fedmpi.experiments.sweep.points import Point, different_keys
-from fedmpi.storage.columns import DIVERGED, DONE, METRICS, STOPPED
+from fedmpi.storage.columns import DIVERGED, DONE, STOPPED, stored_metrics
 from fedmpi.storage.files import write_contended
 from fedmpi.storage.reader import load_table, peek, read_attributes
 
@@ -141,17 +141,19 @@ class Store:
         """DIR/index.csv: one row per run, whatever its state."""
         plan = self.plan()
         keys = list(dict.fromkeys(key for entry in plan for key in entry["settings"]))
+        outcomes = [self.outcome(entry["name"]) for entry in plan]
+        found = [name for outcome in outcomes if outcome for name in outcome.metrics or {}]
+        names = list(dict.fromkeys(found)) or [column.name for column in stored_metrics({})]
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
         table.writerow(
-            ["index", "name", "method", *keys, "seed", "status", "rounds", "seconds", *METRICS, "message"]
+            ["index", "name", "method", *keys, "seed", "status", "rounds", "seconds", *names, "message"]
         )
-        for index, entry in enumerate(plan):
-            outcome = self.outcome(entry["name"])
+        for index, (entry, outcome) in enumerate(zip(plan, outcomes, strict=True)):
             status = self.status(entry["name"], outcome)
             settings = [entry["settings"].get(key, "") for key in keys]
             ended = outcome or Outcome(status, "")
-            metrics = [(ended.metrics or {}).get(metric, "") for metric in METRICS]
+            metrics = [(ended.metrics or {}).get(name, "") for name in names]
             table.writerow(
                 [index, entry["name"], entry["method"], *settings, entry["seed"], status, ended.rounds,
                  round(ended.seconds, 2), *metrics, ended.message]
@@ -166,9 +168,9 @@ def outcome_of(path: Path, point: Point, status: str, message: str = "") -> Outc
     except UserError as error:
         return Outcome(FAILED, point.digest, message=message or str(error), time=time.time())
     metrics = {}
-    for metric in METRICS:
-        finite = [float(v) for v in evaluations[metric] if not math.isnan(v)]
-        metrics |= {metric: finite[-1]} if finite else {}
+    for name in (column for column in evaluations if column not in ("round", "wall_time_s")):
+        finite = [float(v) for v in evaluations[name] if not math.isnan(v)]
+        metrics |= {name: finite[-1]} if finite else {}
     seconds = float(train["wall_time_s"][-1]) if len(train["round"]) else 0.0
     return Outcome(status, point.digest, len(train["round"]), seconds, message, time.time(), metrics)
 

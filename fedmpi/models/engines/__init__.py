@@ -55,7 +55,7 @@ def choose_engine(wanted: str, model: FlatModel, *, on_cuda: bool, is_random: bo
     must then start from its own seed, which needs the loop.
     """
     # The config's choice.
-    is_dense = model.dense_layers is not None
+    is_dense = by_hand(model)
     if wanted == "loop":
         return Engine("loop", "as the config says")
     if wanted == "batched":
@@ -77,4 +77,9 @@ def make_gradients(engine: Engine, model: FlatModel) -> Gradients:
         return ByHand(model)
     if engine.name == "loop":
         return OneByOne(model)
-    return Dense(model, model.dense_layers) if model.dense_layers else Vectorised(model)
+    return Dense(model, model.dense_layers) if by_hand(model) else Vectorised(model)
+
+
+def by_hand(model: FlatModel) -> bool:
+    """Whether there are gradients without autograd: of dense layers, for tasks that know their slope."""
+    return model.dense_layers is not None and model.task.slope is not None

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from fedmpi.models.flat import FlatModel
-from fedmpi.models.losses import sample_losses
 
 Scale = float | Tensor  # a number for all; or (clients, 1), which recorded programs read again
 
@@ -39,9 +38,10 @@ class OneByOne:
     def adder(self, target: Tensor) -> Adder:
         """Adds scale * gradient to `target`."""
         model, parts = self._model, self._model.trainable_views(target[0])
+        losses = model.task.losses
 
         def add(inputs: Tensor, labels: Tensor, scale: Scale) -> None:
-            loss = sample_losses(model.forward(inputs[0]), labels[0]).mean()
+            loss = losses(model.forward(inputs[0]), labels[0]).mean()
             if isinstance(scale, Tensor):
                 target.addcmul_(self._in_one_piece(model.gradient(loss))[None], scale.to(target.dtype))
             else:

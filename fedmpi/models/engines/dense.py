@@ -52,14 +52,14 @@ class Dense:
     def adder(self, target: Tensor) -> Adder:
         """Adds scale * gradient to `target`, for all rows at once."""
         # Weights and biases of all clients, and where their gradients go.
-        count, on_gpu = len(target), target.device.type == "cuda"
+        count = len(target)
         at = self._model.stacked_views(self._local_params[:count])
         weights, biases = at[::2], [bias.unsqueeze(2) for bias in at[1::2]]
         backwards = [weight.transpose(1, 2) for weight in weights]
         targets = self._model.stacked_views(target)
         weight_targets, bias_targets = targets[::2], targets[1::2]
         scratch = [None if part is None else part[:count] for part in self._scratch]
-        last = len(weights) - 1
+        last, slope_of = len(weights) - 1, self._model.task.slope
         classes = torch.arange(self._widths[-1], device=target.device)[:, None]
 
         def add(inputs: Tensor, labels: Tensor, scale: Scale, is_first: bool = False) -> None:
@@ -73,12 +73,8 @@ class Dense:
                 if k < last:
                     out.relu_()
 
-            # d(mean loss)/d(logits) = (softmax - onehot) / batch; the scale goes in here, once.
-            slope = torch.softmax(values[-1], dim=1, out=values[-1])
-            if on_gpu:  # one-hot by comparison: a deterministic scatter is a sort there
-                slope.add_((labels.unsqueeze(1) == classes).to(slope.dtype), alpha=-1)
-            else:
-                slope.scatter_add_(1, labels.unsqueeze(1), room.minus_ones)
+            # d(mean loss)/d(outputs) = d(loss)/d(outputs) / batch; the scale goes in here, once.
+            slope = slope_of(values[-1], labels, classes, room.minus_ones)
             room.multiply_slope(scale, batch)
 
             # Backward, from the last layer to the first. The first gradient of a round is set, not added.

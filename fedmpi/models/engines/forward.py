@@ -27,7 +27,7 @@ class Forward(Protocol):
         """Take over their present parameters."""
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """(blocks, models, classes, samples), or (blocks, models, samples) of losses.
+        """(blocks, models, ..., samples): classes before samples, positions before them, or losses alone.
 
         Takes (blocks, samples, ...) as they are stored; valid until the next call.
         """
@@ -74,6 +74,8 @@ class ByModule:
                 torch.stack([torch.cat([model.forward(part) for part in parts]) for model in self._models])
             )
         outputs = torch.stack(found)
+        if outputs.dim() > 4:  # of sequences: their tasks look at the samples one by one
+            return outputs.movedim(2, -1)
         return outputs.transpose(2, 3).contiguous() if outputs.dim() == 4 else outputs
 
 

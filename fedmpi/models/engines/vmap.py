@@ -7,7 +7,6 @@ from torch import Tensor
 
 from fedmpi.models.engines.autograd import Adder, Scale
 from fedmpi.models.flat import FlatModel, aligned_rows, together
-from fedmpi.models.losses import sample_losses
 
 
 class Vectorised:
@@ -24,7 +23,7 @@ class Vectorised:
 
         def loss(parameters: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
             outputs = torch.func.functional_call(model.module, parameters, (inputs,))
-            return sample_losses(outputs, labels).mean()
+            return model.task.losses(outputs, labels).mean()
 
         self._gradients = torch.func.vmap(torch.func.grad(loss))
 
