@@ -31,7 +31,7 @@ def reproduce(args: argparse.Namespace) -> int:
     wanted.runs(recipe)  # refuses what the recipe does not have, before anything is written
     stop, pack = StopRequest().listen(), pack_size(args.pack)
     with mpi.session() as world, beginning(world):
-        request = world.on_root(lambda: settle_on_root(wanted, folder, resume=args.resume))
+        request = world.on_root(lambda: settle_on_root(wanted, recipe, folder, resume=args.resume))
         if world.is_root:
             _introduce(args.name, request)
         runs = world.on_root(lambda: request.runs(recipe))

@@ -120,6 +120,19 @@ def test_a_reproduction_is_gone_on_with(fedmpi_cli, tmp_path):
     assert first_difference(load_run(tmp_path / "r" / name), load_run(tmp_path / "w" / name)) is None
 
 
+def test_more_seeds_beside_all_that_a_recipe_has(fedmpi_cli, tmp_path):
+    """Also of a folder that an earlier version of fedmpi began, which knows of no request."""
+    words = ("reproduce", "appendix", "--rounds", 3, "--out", "r")
+    assert fedmpi_cli(*words).returncode == 0
+    assert fedmpi_cli(*words, "--resume", "--seeds", 8, "--only", "gamma-0.05-eta-1").returncode == 0
+    curves = pandas.read_csv(tmp_path / "r" / "curves.csv")
+    assert curves.groupby("seed")["name"].nunique().to_dict() == {1: 7, 8: 7}
+    (tmp_path / "r" / "request.json").unlink()
+    assert fedmpi_cli(*words, "--resume", "--seeds", 9).returncode == 0
+    curves = pandas.read_csv(tmp_path / "r" / "curves.csv")
+    assert curves.groupby("seed")["name"].nunique().to_dict() == {1: 7, 8: 7, 9: 7}
+
+
 def test_another_request_is_no_accident(fedmpi_cli, tmp_path):
     """Without --resume other things in the same folder are refused; the same again is not."""
     assert appendix(fedmpi_cli, "--seeds", 7).returncode == 0

@@ -14,6 +14,7 @@ from pathlib import Path
 from fedmpi.errors import OutputError, UserError, did_you_mean
 from fedmpi.experiments.reproduce import HERE, Recipe
 from fedmpi.experiments.sweep.points import Point, load_sweep
+from fedmpi.experiments.sweep.store import Store
 from fedmpi.results.groups import without_seed
 from fedmpi.storage.files import write_contended
 
@@ -49,12 +50,16 @@ class Request:
     def _wants(self, point: Point) -> bool:
         return self.only is None or bool(set(self.only) & set(_names(point)))
 
-    def beside(self, stored: Request) -> Request:
+    def beside(self, stored: Request, recipe: Recipe) -> Request:
         """This one and what a folder was asked for before; what is not said here stays as it was."""
+        before = stored.seeds
+        if before is None and self.seeds is not None:
+            points = [p for points in Request(quick=stored.quick).runs(recipe).values() for p in points]
+            before = list(dict.fromkeys(point.seed for point in points))
         return Request(
             quick=self.quick or stored.quick,
-            seeds=_joined(stored.seeds, self.seeds),
-            only=_joined(stored.only, self.only),
+            seeds=_joined(before, self.seeds),
+            only=stored.only and _joined(stored.only, self.only),
             rounds=self.rounds or stored.rounds,
         )
 
@@ -66,18 +71,17 @@ def _names(point: Point) -> Iterator[str]:
 
 
 def _joined(stored: list | None, wanted: list | None) -> list | None:
-    if stored is None or wanted is None:
-        return wanted if stored is None else stored
-    return [*stored, *(one for one in wanted if one not in stored)]
+    return stored if wanted is None else list(dict.fromkeys([*stored, *wanted]))
 
 
-def settle_on_root(wanted: Request, folder: Path, *, resume: bool) -> Request:
+def settle_on_root(wanted: Request, recipe: Recipe, folder: Path, *, resume: bool) -> Request:
     """Rank 0: what is to be done in a folder, and written there: with `resume` also what it has already.
 
     Without it a folder that was asked for other things is refused.
     """
     stored = _read(folder)
-    request = wanted.beside(stored) if resume and stored else wanted
+    before = stored or _of_before(recipe, folder, quick=wanted.quick)
+    request = wanted.beside(before, recipe) if resume and before else wanted
     if stored and not resume and wanted != stored:
         differ = [key for key, value in asdict(wanted).items() if value != asdict(stored)[key]]
         raise UserError(
@@ -99,6 +103,13 @@ def _read(folder: Path) -> Request | None:
         return None
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{folder / _FILE}: damaged ({error}); remove it to go on with the runs") from None
+
+
+def _of_before(recipe: Recipe, folder: Path, *, quick: bool) -> Request | None:
+    """Of a folder from an earlier version of fedmpi, which wrote no request: what its sweeps planned."""
+    stores = [Store(folder / sweep) for sweep in recipe.sweeps]
+    seeds = [run["seed"] for store in stores if store.notes.is_dir() for run in store.plan()]
+    return Request(quick=quick, seeds=list(dict.fromkeys(seeds))) if seeds else None
 
 
 def _said(request: Request, keys: list[str]) -> str:
