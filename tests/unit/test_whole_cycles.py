@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from fedmpi.results.plots.curves import _settled, draw_curves
 from fedmpi.results.report.collect import figures
 from fedmpi.results.settled import cadence, in_window, settled, window
 from fedmpi.storage.reader import load_run
-from tests.support.configs import SMALL
+from tests.support.configs import ROOT, SMALL
 from tests.support.run_files import INITIAL, add_rounds, create_run
 
 PERIODIC = ("participation.availability=periodic", "participation.num_groups=2",
@@ -56,6 +57,17 @@ def test_the_published_window():
     rounds = np.unique([*range(0, 2001, 9), 2000])
     assert cadence(rounds) == 9
     assert window(2000, 20, [9], 9 * RECIPES["periodic"].last) == 400
+
+
+@pytest.mark.parametrize("name", ["central", "central-cycle"])
+def test_the_windows_of_the_written_protocol(name):
+    """What `compare` is told in analysis/PROTOCOL.md is what the recipe's table averages: the end point."""
+    config = load_sweep(HERE / f"{name}.toml")[0].config
+    run, cycle = config.run, cycle_of(config.participation)
+    least = RECIPES[name].last_of(config) * run.eval_every
+    page = (ROOT / "analysis" / "PROTOCOL.md").read_text()
+    (told,) = re.findall(rf"fedmpi compare .*/{name}/.* --window (\d+)", page)
+    assert int(told) == least == window(run.num_rounds, cycle, [run.eval_every], least)
 
 
 @pytest.mark.parametrize(
