@@ -7,6 +7,7 @@ running statistics would be a different algorithm from the one simulated.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from fedmpi.config.user_code import call_function
 from fedmpi.data import rng
 from fedmpi.data.sources import quadratic_misfit
 from fedmpi.errors import UserError
+from fedmpi.models.too_large import require_room
 from fedmpi.tasks import TASKS, Task, make_task
 
 if TYPE_CHECKING:
@@ -51,10 +53,13 @@ def build_model(
     name, task = config.model.name, make_task(config)
     tokens = {"num_tokens": num_tokens} if num_tokens else {}
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(rng.integer(config.run.seed, "initial-model"))
         if name in MODELS:
             _require_fit(config, shape, num_tokens, each_position=task.each_position)
-            module = MODELS[name](config, shape, num_outputs, **tokens)
+            build = functools.partial(MODELS[name], config, shape, num_outputs, **tokens)
+            require_room(name, build)
+        torch.manual_seed(rng.integer(config.run.seed, "initial-model"))
+        if name in MODELS:
+            module = build()
         else:
             module = _user_model(name, shape, num_outputs, config.model.options, tokens)
     buffers = [name for name, _ in module.named_buffers()]

@@ -115,12 +115,12 @@ def kills(folder: Path, minutes: float, chance: random.Random) -> None:
         leg = Leg(folder, on_ranks[-1], *words)
         if leg.wait(3.0 + chance.random() * LONGEST_LEG) not in (None, STOPPED):
             sys.exit(f"a leg ended by itself; see {folder / 'log'}")
-        # A rank that is stopped ends its job after a minute: seldom.
+        # A rank that is stopped ends its job after a minute, or ten if the leg was loading data: seldom.
         kind = chance.choices(list(counts), weights=(4, 4, 2, 2, 0.4 if on_ranks[-1] > 1 else 0))[0]
         leg.strike(kind, chance)
         counts[kind] += 1
         slowest = max(slowest, 0.0 if kind == "stopped" else leg.all_gone(30))
-        leg.all_gone(120)
+        leg.all_gone(700)
         if (folder / "r.h5").exists():
             words = ("resume", "r.h5", "--wait", "30")
 

@@ -247,3 +247,13 @@ def test_a_model_that_does_not_fit_with_its_total_is_refused(monkeypatch):
         UserError, match=r"25,000,000 parameters x .* = 2\.0 GB on a rank, 1\.0 GB are avail"
     ):
         check_vectors(25_000_000, 4, sharing=2)
+
+
+def test_a_model_that_cannot_be_built_is_refused_before_it_is(fedmpi_cli, small_config, tmp_path):
+    """8 trillion parameters: `check` and `run` say so; torch gave a traceback, or the system a kill."""
+    for words in (["check", small_config], ["run", small_config, "--out", "r.h5"]):
+        done = fedmpi_cli(*words, "--set", 'model.name="mlp"', "--set", "model.hidden=[2000000,4000000]")
+        assert done.returncode == 2, done.stderr
+        assert "parameters x 16 bytes (module, values and x_0) = " in done.stderr
+        assert "Traceback" not in done.stderr
+    assert not (tmp_path / "r.h5").exists()
