@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import fedmpi
 from fedmpi.results.plots.trajectory import plot_trajectories
 
-CONFIGS = Path(__file__).resolve().parent.parent / "configs" / "motivating"
 # Upper row: gamma without amplification. Lower row: small gamma, amplified to the same gamma * eta.
 PANELS = [(gamma, 1) for gamma in (0.05, 0.1, 0.25, 0.5)] + [(0.05, eta) for eta in (1, 2, 5, 10)]
 
 
 def main(out: str) -> None:
     """Run each setting once, draw, and print how near each comes."""
-    done = {
-        (gamma, eta): fedmpi.run(CONFIGS / f"gamma{gamma}-eta{eta}.toml", progress=False)
-        for gamma, eta in dict.fromkeys(PANELS)
-    }
-    runs = [done[panel] for panel in PANELS]
-    plot_trajectories(runs, out)
+    with TemporaryDirectory() as folder:
+        fedmpi.sweep("appendix", out=folder, progress=False)
+        done = {
+            (gamma, eta): fedmpi.load_run(Path(folder) / f"gamma-{gamma}-eta-{eta}_seed-1.h5")
+            for gamma, eta in dict.fromkeys(PANELS)
+        }
+        runs = [done[panel] for panel in PANELS]
+        plot_trajectories(runs, out)
     print(f"\n{out}: f(x_15) - f* by panel")
     optimum = 2 / 3  # mean over clients of |x* - z_n|^2 / 2
     for (gamma, eta), run in zip(PANELS, runs, strict=True):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas
 
-from fedmpi.experiments.reproduce import HERE, RECIPES, Recipe
+from fedmpi.experiments.reproduce import RECIPES, path_of
 from fedmpi.experiments.sweep.points import load_sweep
 from fedmpi.participation.cycle import cycle_of
 from fedmpi.results.groups import without_seed
@@ -68,7 +68,7 @@ def reached(path: Path) -> pandas.DataFrame:
     curves = pandas.read_csv(path)
     curves["name"] = curves["name"].map(without_seed)
     recipe = RECIPES.get(path.stem)
-    last, cycle = (recipe.last, _cycle(recipe)) if recipe else (LAST, 1)
+    last, cycle = (recipe.last, _cycle(path.stem)) if recipe else (LAST, 1)
     ends = []
     for (name, seed), run in curves.groupby(["name", "seed"], sort=False):
         reached = {c: settled(run["round"].to_numpy(), run[c].to_numpy(), cycle, last) for c in COLUMNS}
@@ -76,10 +76,10 @@ def reached(path: Path) -> pandas.DataFrame:
     return pandas.DataFrame(ends)
 
 
-def _cycle(recipe: Recipe) -> int:
+def _cycle(name: str) -> int:
     """Rounds of the availability's cycle, the same in all runs of a recipe."""
-    points = load_sweep(HERE / f"{recipe.sweeps[0]}.toml")
-    return cycle_of(points[0].config.participation) if recipe.whole_cycles else 1
+    points = load_sweep(path_of(name))
+    return cycle_of(points[0].config.participation) if RECIPES[name].whole_cycles else 1
 
 
 def rows(path: Path) -> list[str]:

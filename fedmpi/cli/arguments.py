@@ -8,9 +8,10 @@ from typing import NoReturn
 
 from fedmpi import __version__
 from fedmpi.cli.data_arguments import add_data
-from fedmpi.cli.number_arguments import index, positive, seconds
+from fedmpi.cli.number_arguments import index, names, positive, rank_list, seconds
 from fedmpi.cli.slurm_arguments import add_slurm
 from fedmpi.cli.starting_arguments import add_starting
+from fedmpi.cli.sweep_arguments import add_sweeping
 from fedmpi.errors import EXIT_BAD_INPUT
 
 
@@ -36,7 +37,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     add_starting(commands)
     _add_simulating(commands)
-    _add_sweeping(commands)
+    add_sweeping(commands)
     add_slurm(commands)
     _add_planning(commands)
     _add_looking(commands)
@@ -70,14 +71,14 @@ def _add_simulating(commands: argparse._SubParsersAction) -> None:
         "verify", help="run a config on several numbers of ranks, compare the bits"
     )
     verify.add_argument("config", help="TOML file")
-    verify.add_argument("--ranks", type=_rank_list, default=[1, 2, 3], help="such as 1,2,3")
+    verify.add_argument("--ranks", type=rank_list, default=[1, 2, 3], help="such as 1,2,3")
     _add_set(verify)
 
     bench = commands.add_parser("bench", help="the speed figures, each a ratio taken in one run")
     bench.add_argument("--quick", action="store_true", help="fewer turns")
     bench.add_argument("--ranks", type=positive, default=2, help="ranks to start (default: 2)")
     bench.add_argument(
-        "--only", type=_names, metavar="NAME,...",
+        "--only", type=names, metavar="NAME,...",
         help="of fashion, logistic, cifar, evaluation, rounds, seeds, roofline, clients",
     )  # fmt: skip
     bench.add_argument("--save", metavar="FILE", help="add the figures to a record of earlier ones")
@@ -85,50 +86,10 @@ def _add_simulating(commands: argparse._SubParsersAction) -> None:
     bench.add_argument("--json", metavar="FILE", help="write the figures there")
     bench.add_argument("--plot", metavar="FIG.png", help="draw scaling in ranks and in clients")
     bench.add_argument(
-        "--project-ranks", type=_rank_list, metavar="16,64,256", help="extrapolate by an alpha-beta model"
+        "--project-ranks", type=rank_list, metavar="16,64,256", help="extrapolate by an alpha-beta model"
     )
     bench.add_argument("--latency-us", type=float, default=2.0, help="of a message between nodes")
     bench.add_argument("--bandwidth-gbs", type=float, default=12.0, help="of a link between nodes, GB/s")
-
-
-def _add_sweeping(commands: argparse._SubParsersAction) -> None:
-    sweep = commands.add_parser(
-        "sweep",
-        help="many runs from one file; `sweep best DIR` tells which settings were best",
-        epilog="fedmpi sweep best DIR --metric train_loss: the best settings of each method.",
-    )
-    sweep.add_argument("sweep", metavar="SWEEP.toml", help="base config, grid, cases, seeds")
-    sweep.add_argument("--out", required=True, metavar="DIR", help="folder of run files and index.csv")
-    sweep.add_argument("--ranks-per-run", type=positive, metavar="K", help="ranks of a run (default: 1)")
-    sweep.add_argument(
-        "--pack", default="auto", metavar="auto|1|K",
-        help="runs in lockstep by a group of ranks, which share samples and steps (default: auto)",
-    )  # fmt: skip
-    sweep.add_argument("--index", type=index, metavar="I", help="only this run, on all ranks: job arrays")
-    sweep.add_argument("--list", action="store_true", help="print the runs and their states")
-    sweep.add_argument("--dry-run", action="store_true", help="estimate time and memory by short trials")
-
-    best = commands.add_parser(
-        "sweep-best", prog="fedmpi sweep best", help="the best settings of a sweep, `fedmpi sweep best DIR`"
-    )
-    best.add_argument("folder", metavar="DIR", help="folder of a sweep")
-    best.add_argument("--metric", default="train_loss", help="such as train_loss or test_accuracy")
-    best.add_argument(
-        "--last", type=positive, default=1, help="average this many last evaluations, and whole cycles"
-    )
-    best.add_argument("--all", action="store_true", help="all settings, best first")
-
-    reproduce = commands.add_parser(
-        "reproduce", help="a published experiment from scratch, with its figure and table"
-    )
-    reproduce.add_argument("name", help="such as periodic, methods, intervals (configs/README.md has all)")
-    reproduce.add_argument("--quick", action="store_true", help="in minutes: fewer images, rounds, seeds")
-    reproduce.add_argument("--seeds", type=_seed_list, metavar="LIST", help="other ones: 4,5 or 4-13")
-    reproduce.add_argument("--only", type=_names, metavar="CASE,...", help="some methods or settings")
-    reproduce.add_argument("--rounds", type=positive, help="instead of the published number")
-    reproduce.add_argument("--resume", action="store_true", help="go on with all in the folder; add to it")
-    reproduce.add_argument("--pack", default="auto", metavar="auto|1|K", help="as of sweep")
-    reproduce.add_argument("--out", metavar="DIR", help="folder (default: reproduced/NAME)")
 
 
 def _add_planning(commands: argparse._SubParsersAction) -> None:
@@ -239,22 +200,3 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
         metavar="section.key=value",
         help="override a config key",
     )
-
-
-def _names(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",")]
-
-
-def _rank_list(text: str) -> list[int]:
-    return [positive(part.strip()) for part in text.split(",")]
-
-
-def _seed_list(text: str) -> list[int]:
-    seeds: dict[int, None] = {}
-    for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        low = index(first)
-        seeds |= dict.fromkeys(range(low, (index(last) if last else low) + 1))
-    if not seeds:
-        raise argparse.ArgumentTypeError(f"{text!r} has no seed")
-    return list(seeds)

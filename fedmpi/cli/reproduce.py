@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from fedmpi import mpi
-from fedmpi.cli.sweep import do_sweep
-from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_FAILURE, EXIT_STOPPED, UserError, did_you_mean
+from fedmpi.cli.sweep import do_sweep, look_or_write
+from fedmpi.errors import EXIT_DONE, EXIT_STOPPED, UserError, did_you_mean
 from fedmpi.experiments.reproduce import RECIPES, Recipe
 from fedmpi.experiments.reproduce.request import Request, settle_on_root
 from fedmpi.experiments.sweep.best import best_groups, best_lines, collect
@@ -22,57 +23,55 @@ from fedmpi.storage.runs import load_runs
 
 
 def reproduce(args: argparse.Namespace) -> int:
-    """Collective. All remaining runs, then figure and table; the exit status of the worst sweep."""
+    """Collective. All remaining runs, then figure and table; the exit status of the sweep."""
+    if args.name is None:
+        if mpi.launched_rank() == 0:
+            print("\n".join(f"{name:22} {recipe.claim}" for name, recipe in RECIPES.items()))
+        return EXIT_DONE
     if args.name not in RECIPES:
         raise UserError(f"reproduce {args.name}: unknown experiment; {did_you_mean(args.name, RECIPES)}")
-    recipe = RECIPES[args.name]
     folder = Path(args.out or f"reproduced/{args.name}{'-quick' * args.quick}")
     wanted = Request(quick=args.quick, seeds=args.seeds, only=args.only, rounds=args.rounds)
-    wanted.runs(recipe)  # refuses what the recipe does not have, before anything is written
+    points = wanted.runs(args.name)  # refuses what the recipe does not have, before anything is written
+    if args.list or args.write_configs:
+        if mpi.launched_rank() == 0:
+            look_or_write(points, f"fedmpi reproduce {args.name}", folder / args.name, args.write_configs)
+        return EXIT_DONE
     stop, pack = StopRequest().listen(), pack_size(args.pack)
     with mpi.session() as world, beginning(world):
-        request = world.on_root(lambda: settle_on_root(wanted, recipe, folder, resume=args.resume))
+        request = world.on_root(lambda: settle_on_root(wanted, args.name, folder, resume=args.resume))
         if world.is_root:
             _introduce(args.name, request)
-        runs = world.on_root(lambda: request.runs(recipe))
-        alone, statuses = world.split(world.rank), []
-        for name, points in runs.items():
-            statuses.append(do_sweep(world, alone, points, points, folder / name, name, stop, pack))
-            if statuses[-1] == EXIT_STOPPED:
-                return EXIT_STOPPED
-        world.try_on_root(lambda: _show(recipe, runs, folder))
-    return next((code for code in (EXIT_FAILURE, EXIT_DIVERGED) if code in statuses), EXIT_DONE)
+        points = world.on_root(lambda: request.runs(args.name))
+        alone = world.split(world.rank)
+        status = do_sweep(world, alone, points, points, folder / args.name, args.name, stop, pack)
+        if status != EXIT_STOPPED:
+            world.try_on_root(lambda: _show(RECIPES[args.name], points, Store(folder / args.name), folder))
+    return status
 
 
 def _introduce(name: str, request: Request) -> None:
     """Rank 0: what is to be shown, and what a quick version is worth."""
     recipe = RECIPES[name]
     print(f"fedmpi reproduce {name}: {recipe.claim}", flush=True)
-    if request.quick and recipe.quick_base:
+    if request.quick and recipe.has_quick:
         print("quick: 6,000 images of FashionMNIST, fewer rounds; not the real results", flush=True)
 
 
-def _show(recipe: Recipe, runs: dict[str, list[Point]], folder: Path) -> None:
+def _show(recipe: Recipe, points: list[Point], store: Store, folder: Path) -> None:
     """Rank 0: the table of best settings on the screen; the figure and all curves beside the runs."""
     from fedmpi.cli.plot import plot
 
-    groups = [
-        group
-        for name, points in runs.items()
-        for group in collect(
-            Store(folder / name),
-            recipe.metric,
-            recipe.last_of(points[0].config),
-            whole_cycles=recipe.whole_cycles,
-        )
-    ]
+    last = recipe.last_of(points[0].config)
+    groups = collect(store, recipe.metric, last, whole_cycles=recipe.whole_cycles)
     print()
     print("\n".join(best_lines(groups, recipe.metric, everything=not recipe.only_best)))
-    shown = best_groups(groups) if recipe.only_best else groups
     files = [path for group in groups for path in group.paths if path.exists()]
-    paths = [path for group in shown if group.values for path in group.paths if path.exists()]
     if files:
         _write_curves(files, folder / "curves.csv")
+    shown = best_groups(groups) if recipe.only_best else groups
+    shown = [g for g in shown if any(fnmatchcase(g.method, case) for case in recipe.shown)] or shown
+    paths = [path for group in shown if group.values for path in group.paths if path.exists()]
     if paths:
         names, figure = [str(path) for path in paths], str(folder / "figure.png")
         plot(names, figure, recipe.preset or None, trajectory=not recipe.preset)

@@ -6,7 +6,6 @@ import argparse
 import math
 import os
 import sys
-import tomllib
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,9 @@ from fedmpi.experiments.job_site import (
     refuse_unknown_partition,
     sbatch_line,
 )
+from fedmpi.experiments.reproduce import shipped
 from fedmpi.experiments.sweep.points import Point, load_sweep
+from fedmpi.experiments.sweep.sweep_file import is_sweep
 from fedmpi.mpi.launcher import srun_type
 from fedmpi.storage.files import write_whole
 
@@ -42,7 +43,7 @@ def slurm(args: argparse.Namespace) -> int:
         raise UserError(f"--time {args.time}: expected minutes, HH:MM:SS or D-HH:MM:SS")
     site = load_site(args.site) if args.site else None
     chosen = _chosen(args, site)
-    points = load_sweep(args.source) if _is_sweep(args.source) else []
+    points = load_sweep(args.source) if is_sweep(validate.read_text(shipped(args.source))) else []
     if args.array and not points:
         raise UserError(f"--array: {args.source} is a config, not a sweep; leave --array out")
     if args.pack and not points:
@@ -116,13 +117,6 @@ def _refuse_what_the_cluster_refuses(args: argparse.Namespace, site: Site | None
         refuse_missing_needs(site, asdict(request))
     source = f"site profile {args.site}" if site and not args.partition else "--partition"
     refuse_unknown_partition(request.partition, source)
-
-
-def _is_sweep(path: str) -> bool:
-    try:
-        return "base" in tomllib.loads(validate.read_text(path))
-    except (ValueError, RecursionError):
-        return False  # the config's own check says what is wrong
 
 
 def _with_trial(

@@ -13,6 +13,7 @@ from fedmpi import mpi
 from fedmpi.cli.screen import Screen
 from fedmpi.errors import EXIT_DIVERGED, EXIT_DONE, EXIT_FAILURE, EXIT_STOPPED, UserError
 from fedmpi.experiments.sweep.best import best_lines, collect
+from fedmpi.experiments.sweep.choosing import only, write_configs
 from fedmpi.experiments.sweep.packing import notes_on_packs, pack_size, uses_gpu
 from fedmpi.experiments.sweep.points import Point, load_sweep
 from fedmpi.experiments.sweep.store import FAILED, RUNNING, Store, listing
@@ -28,15 +29,19 @@ if TYPE_CHECKING:
 
 def sweep(args: argparse.Namespace) -> int:
     """Collective. Do all remaining runs; returns the exit status, the same on all ranks."""
-    if args.list:
+    if args.list or args.write_configs:
         if mpi.launched_rank() == 0:
-            print(listing(Store(args.out), _choose(load_sweep(args.sweep), args.index)))
+            points = _choose(load_sweep(args.sweep, quick=args.quick), args.index, args.only)
+            look_or_write(points, args.sweep, args.out, args.write_configs)
         return EXIT_DONE
+    if not args.out:
+        raise UserError.on_all_ranks("--out: missing; fedmpi sweep needs a folder for its runs, --out DIR")
     stop, pack = StopRequest().listen(), pack_size(args.pack)
     # A dry run has no limit: it tries a few rounds of each kind.
     watch = contextlib.nullcontext if args.dry_run else beginning
     with mpi.session(simulates=not args.dry_run) as world, watch(world):
-        points = world.on_root(lambda: _choose(load_sweep(args.sweep), args.index))
+        plan = world.on_root(lambda: load_sweep(args.sweep, quick=args.quick))
+        points = world.on_root(lambda: _choose(plan, args.index, args.only))
         width = args.ranks_per_run or (1 if args.index is None else world.size)
         if width > world.size:
             raise UserError.on_all_ranks(
@@ -51,11 +56,19 @@ def sweep(args: argparse.Namespace) -> int:
                 print("\n".join(lines), flush=True)
             return EXIT_DONE
         # The whole plan is stored, even by a job that does one run of it.
-        plan = world.on_root(lambda: load_sweep(args.sweep))
         return do_sweep(world, group, points, plan, args.out, args.sweep, stop, pack)
 
 
-def _choose(points: list[Point], index: int | None) -> list[Point]:
+def look_or_write(points: list[Point], source: str, folder: str | None, configs: str | None) -> None:
+    """Rank 0: list the runs with their states in a folder, or write their configs."""
+    if configs:
+        print("\n".join(map(str, write_configs(points, configs, source))))
+    else:
+        print(listing(Store(folder or ""), points))
+
+
+def _choose(points: list[Point], index: int | None, patterns: list[str] | None) -> list[Point]:
+    points = only(points, patterns)
     if index is not None and index >= len(points):
         raise UserError(f"--index {index}: the sweep has {len(points)} runs, 0 to {len(points) - 1}")
     return points if index is None else [points[index]]

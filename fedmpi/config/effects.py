@@ -132,10 +132,12 @@ def config_text(config: Config, *, everything: bool) -> str:
     )
 
 
-def effective_toml(config: Config) -> str:
-    """The resolved config without the keys that have no effect."""
+def effective_toml(config: Config, *, everything: bool = True) -> str:
+    """The resolved config without the keys that have no effect; without `everything` no defaults either."""
     lines: list[str] = []
     for section, key, value in _keys(config):
+        if not everything and value == default_of(key) and not key.metadata["required"]:
+            continue
         if f"[{section}]" not in lines:
             lines += [""] * bool(lines) + [f"[{section}]"]
         if value is not None and has_effect(config, section, key.name):

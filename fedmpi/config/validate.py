@@ -20,6 +20,7 @@ from fedmpi.config.keys import Config, sections
 from fedmpi.config.registry import REGISTRIES
 from fedmpi.config.values import as_float, expected, has_type, in_range, show
 from fedmpi.errors import ConfigError, UserError, did_you_mean
+from fedmpi.errors.moved_files import command_for
 
 _MAX_BYTES = 8 << 20
 
@@ -42,6 +43,8 @@ def read_text(path: str | Path) -> str:
             )
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
+        if command := command_for(str(path)):
+            raise UserError(f"config {path}: moved; it is `{command}` now (--write-configs DIR)") from None
         raise UserError(f"config {path}: no such file; see configs/ for examples") from None
     except UnicodeDecodeError:
         raise UserError(f"config {path}: not a text file (UTF-8); name a .toml file") from None

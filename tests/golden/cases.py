@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fedmpi.config import AVAILABILITIES, METHODS, Config, validate
 from fedmpi.config.starting import starting_config
-from fedmpi.experiments.reproduce import HERE as RECIPES
+from fedmpi.experiments.reproduce import RECIPES, path_of
 from fedmpi.experiments.sweep.points import load_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,25 +36,19 @@ def cases() -> list[Case]:
 
 
 def _protocols() -> Iterator[Case]:
-    """Every config file that is shipped, but for sweeps."""
-    for path in sorted((ROOT / "configs").rglob("*.toml")):
+    """Every example config, but for sweeps."""
+    for path in sorted((ROOT / "configs").glob("*.toml")):
         if not path.stem.endswith("-sweep"):
-            source = path.relative_to(ROOT)
-            name = "protocols/" + "-".join(source.with_suffix("").parts[1:])
-            yield Case(name, str(source), small(validate.load(path)))
+            yield Case(f"protocols/{path.stem}", f"configs/{path.name}", small(validate.load(path)))
 
 
 def _recipes() -> Iterator[Case]:
     """Every method of every sweep of `fedmpi reproduce`, at its first setting and seed."""
-    bases = ("-base", "-quick")
-    for path in sorted(RECIPES.glob("*.toml")):
-        if not path.stem.endswith(bases):
-            seen = set()
-            for point in load_sweep(path):
-                if point.method not in seen:
-                    seen.add(point.method)
-                    source = f"reproduce {path.stem}, {point.method}"
-                    yield Case(f"recipes/{path.stem}-{point.method}", source, small(point.config))
+    for recipe in RECIPES:
+        first = {point.method: point for point in reversed(load_sweep(path_of(recipe)))}
+        for method, point in first.items():
+            source = f"reproduce {recipe}, {method}"
+            yield Case(f"recipes/{recipe}-{method}", source, small(point.config))
 
 
 def small(config: Config) -> Config:

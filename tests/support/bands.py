@@ -20,8 +20,8 @@ import torch
 
 from fedmpi.config import Config, validate
 from fedmpi.config.toml import toml_value
-from fedmpi.experiments.reproduce import RECIPES
-from fedmpi.experiments.reproduce.request import Request
+from fedmpi.experiments.reproduce import path_of
+from fedmpi.experiments.sweep.points import Point, load_sweep
 from fedmpi.participation.cycle import stored_cycle
 from fedmpi.results.groups import without_seed
 from fedmpi.results.settled import settled
@@ -45,19 +45,25 @@ _PAPER = {"model.name": "logistic", "run.num_rounds": 400, "run.eval_every": 40,
 def cases() -> dict[str, Config]:
     """By name, with seed 1."""
     found = {}
-    for path in sorted((ROOT / "configs" / "unknown-participation").glob("*.toml")):
-        cycle = {"participation.cycle_rounds": 50} if path.stem.startswith("cyclic") else {}
-        found[f"unknown-participation/{path.stem}"] = changed(validate.load(path), _UNKNOWN | cycle, 0.1)
-    for path in sorted((ROOT / "configs" / "motivating").glob("*.toml")):
-        found[f"motivating/{path.stem}"] = validate.load(path)
+    for recipe in ("fedau-table", "unknown-participation"):
+        for point in _first_seed(recipe, quick=False):
+            cycle = {"participation.cycle_rounds": 50} if point.method.startswith("cyclic") else {}
+            found[f"{recipe}/{point.method}"] = changed(point.config, _UNKNOWN | cycle, 0.1)
+    for point in _first_seed("appendix", quick=False):
+        found[f"appendix/{point.method}"] = point.config
     for recipe, settings, slower in (
         ("methods", _PAPER, 0.3),
         ("regularized", _PAPER | {"run.eval_every": 4}, 1.0),
         ("periodic", {}, 1.0),
     ):
-        for point in Request(quick=True).runs(RECIPES[recipe])[recipe]:
+        for point in _first_seed(recipe, quick=True):
             found[f"{recipe}/{without_seed(point.name)}"] = changed(point.config, settings, slower)
     return found
+
+
+def _first_seed(recipe: str, *, quick: bool) -> list[Point]:
+    points = load_sweep(path_of(recipe), quick=quick)
+    return [point for point in points if point.seed == points[0].seed]
 
 
 def changed(config: Config, settings: dict[str, object], slower: float = 1.0) -> Config:

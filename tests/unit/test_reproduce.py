@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import pandas
 import pytest
 
-from fedmpi.experiments.reproduce import HERE, RECIPES
+from fedmpi.experiments.reproduce import HERE, RECIPES, path_of
 from fedmpi.experiments.reproduce.request import Request
 from fedmpi.experiments.sweep.best import Group, best_groups
 from fedmpi.experiments.sweep.points import load_sweep
@@ -19,35 +21,34 @@ from fedmpi.storage.reader import load_run
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_are_valid(name):
-    """All their sweeps load, whole and quick; the quick one has one seed and fewer rounds."""
+    """Their sweeps load, whole and quick; the quick one has one seed, fewer rounds, images at hand."""
     recipe = RECIPES[name]
     assert not recipe.preset or recipe.preset in PRESETS
     assert recipe.metric in {column.name for column in stored_metrics({})}
-    for sweep in recipe.sweeps:
-        whole, quick = (Request(quick=q).runs(recipe)[sweep] for q in (False, True))
-        if recipe.quick_base:
-            assert {point.seed for point in quick} == {1}
-            assert {point.config.data.dataset for point in quick} == {"fashion-mini"}
-            pairs = zip(quick, (point for point in whole if point.seed == whole[0].seed), strict=True)
-            assert all(q.config.run.num_rounds < w.config.run.num_rounds for q, w in pairs)
-        assert len({point.name for point in whole}) == len(whole)
+    whole, quick = (Request(quick=q).runs(name) for q in (False, True))
+    if recipe.has_quick:
+        assert {point.seed for point in quick} == {whole[0].seed}
+        assert {point.config.data.dataset for point in quick} == {"fashion-mini"}
+        pairs = zip(quick, (point for point in whole if point.seed == whole[0].seed), strict=True)
+        assert all(q.config.run.num_rounds < w.config.run.num_rounds for q, w in pairs)
+    assert len({point.name for point in whole}) == len(whole)
 
 
 def test_no_file_is_forgotten():
-    """Every file beside the recipes is a sweep or a base of one."""
-    sweeps = {sweep for recipe in RECIPES.values() for sweep in recipe.sweeps}
-    files = {path.stem for path in HERE.glob("*.toml")}
-    bases = {stem for stem in files if stem.endswith(("-base", "-quick"))}
-    assert sweeps == files - bases
+    """Every file beside the recipes is the sweep of one, or what some of them build on."""
+    files = {path.stem: tomllib.loads(path.read_text()) for path in HERE.glob("*.toml")}
+    bases = {Path(table["base"]).stem for table in files.values() if "base" in table}
+    assert set(RECIPES) <= set(files)
+    assert set(files) - set(RECIPES) <= bases
 
 
 @pytest.mark.parametrize(
     ("sweep", "warmup"),
-    [("rates", (2000, 0.1)), ("methods", (2000, 0.1)), ("cifar-rates", (4000, 0.05))],
+    [("rates", (2000, 0.1)), ("methods", (2000, 0.1)), ("cifar", (4000, 0.05))],
 )
 def test_the_paper_is_kept_where_it_is_not_shortened(sweep, warmup):
     """N, S, I, batch, similarity, groups, warm-up and eta are the paper's; P is the cycle, as there."""
-    config = load_sweep(HERE / f"{sweep}.toml")[0].config
+    config = load_sweep(path_of(sweep))[0].config
     assert (config.data.num_clients, config.participation.clients_per_round) == (250, 10)
     assert (config.algorithm.local_steps, config.algorithm.batch_size) == (5, 16)
     assert (config.data.similarity, config.participation.num_groups) == (0.05, 5)
@@ -57,12 +58,10 @@ def test_the_paper_is_kept_where_it_is_not_shortened(sweep, warmup):
 
 
 @pytest.mark.parametrize("quick", [False, True])
-@pytest.mark.parametrize(
-    "sweep", ["rates", "waiting", "methods", "intervals", "amplification", "cifar-rates"]
-)
+@pytest.mark.parametrize("sweep", ["rates", "waiting", "methods", "intervals", "amplification", "cifar"])
 def test_evaluations_see_every_group(sweep, quick):
     """The table averages five evaluations, one after each group's turn: no method is seen at its best."""
-    for point in load_sweep(HERE / f"{sweep}.toml", base="paper-quick.toml" if quick else None):
+    for point in load_sweep(path_of(sweep), quick=quick):
         run, turn = point.config.run, point.config.participation.rounds_per_group
         last = [run.num_rounds - k * run.eval_every for k in range(5)]
         assert run.num_rounds % run.eval_every == 0
@@ -147,7 +146,7 @@ def test_another_request_is_no_accident(fedmpi_cli, tmp_path):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("--only", "gamma-0.05-eta-3"), "no setting of it; did you mean gamma-0.05-eta-"),
+        (("--only", "gamma-0.05-eta-3"), "no run of the sweep; did you mean gamma-0.05-eta-"),
         (("--seeds", "4,x"), "'x' is not an integer"),
         (("--seeds", "9-4"), "'9-4' has no seed"),
         (("--rounds", "0"), "'0' is not an integer >= 1"),

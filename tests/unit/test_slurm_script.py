@@ -16,18 +16,14 @@ from tests.support.configs import ROOT
 REQUEST = Request("configs/my config.toml", "out dir/r.h5", "4:00:00", nodes=2, ranks_per_node=4)
 FASHION, SWEEP = "configs/fashion-amplified.toml", "configs/fashion-sweep.toml"
 SHIPPED = {
-    "run-one-node.sh": f"{FASHION} --out fashion.h5 --gpus-per-node 4 --time 12:00:00",
-    "run-nodes.sh": f"{FASHION} --out fashion.h5 --nodes 2 --ranks-per-node 16 --time 12:00:00 "
-    "--launcher mpirun",
-    "run-chain.sh": f"{FASHION} --out fashion.h5 --ranks-per-node 32 --time 1:00:00 --retries 100",
-    "sweep-array.sh": f"{SWEEP} --out sweep --array --at-a-time 8 --gpus-per-node 1 --time 12:00:00",
-    "sweep-mpi.sh": f"{SWEEP} --out sweep --nodes 4 --ranks-per-node 32 --ranks-per-run 8 --time 12:00:00",
-    **{
-        f"paper-{data}.sh": f"configs/paper/{data}-sweep.toml --out paper-{data} --nodes 2 "
-        "--gpus-per-node 4 --time 12:00:00 --retries 100"
-        for data in ("fashion", "cifar")
-    },
+    "run.sh": f"{FASHION} --out fashion.h5 --gpus-per-node 4 --time 12:00:00",
+    "sweep.sh": f"{SWEEP} --out sweep --nodes 4 --ranks-per-node 32 --ranks-per-run 8 --time 12:00:00",
 }
+OTHERS = [
+    f"{FASHION} --out fashion.h5 --nodes 2 --ranks-per-node 16 --time 12:00:00 --launcher mpirun",
+    f"{SWEEP} --out sweep --array --at-a-time 8 --gpus-per-node 1 --time 12:00:00",
+    "paper-cifar --out paper-cifar --nodes 2 --gpus-per-node 4 --time 12:00:00 --retries 100",
+]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -39,10 +35,22 @@ def test_the_shipped_scripts(name):
     subprocess.run(["bash", "-n", ROOT / "jobs" / name], check=True)
 
 
+def test_a_published_experiment_needs_no_file():
+    """A name that `fedmpi reproduce` has is a sweep here too, and the script runs it by that name."""
+    done = in_process(ROOT, "slurm", *OTHERS[-1].split())
+    assert done.returncode == 0, done.stderr
+    assert "command=(fedmpi sweep paper-cifar --out paper-cifar --ranks-per-run 1)" in done.stdout
+    assert "The 145 runs of paper-cifar, 1 ranks each" in done.stdout
+
+
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="no shellcheck: apt-get install shellcheck")
-def test_shellcheck_has_nothing_to_say():
-    """About any script in jobs/, nor about those that start a SLURM for the tests."""
-    scripts = [*(ROOT / "jobs").glob("*.sh"), *(ROOT / "tests" / "slurm").glob("*.sh")]
+def test_shellcheck_has_nothing_to_say(tmp_path):
+    """About scripts in jobs/, those of other kinds of jobs, and those that start a SLURM here."""
+    for number, words in enumerate(OTHERS):
+        done = in_process(ROOT, "slurm", *words.split())
+        (tmp_path / f"{number}.sh").write_text(done.stdout)
+    folders = (ROOT / "jobs", ROOT / "tests" / "slurm", tmp_path)
+    scripts = [path for folder in folders for path in folder.glob("*.sh")]
     assert len(scripts) >= 10
     subprocess.run(["shellcheck", "--source-path", ROOT, *scripts], check=True, cwd=ROOT)
 

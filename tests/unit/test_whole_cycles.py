@@ -11,7 +11,7 @@ import pytest
 
 from fedmpi.config import validate
 from fedmpi.experiments.notes import notes_on
-from fedmpi.experiments.reproduce import HERE, RECIPES
+from fedmpi.experiments.reproduce import RECIPES, path_of
 from fedmpi.experiments.reproduce.request import Request
 from fedmpi.experiments.sweep.best import collect
 from fedmpi.experiments.sweep.points import load_sweep
@@ -104,13 +104,13 @@ def test_what_a_recipe_averages_is_the_end_of_its_runs(name):
     """Whole or quick: never half of a run, and not its first rounds."""
     recipe = RECIPES[name]
     for request in (Request(), Request(quick=True)):
-        for points in request.runs(recipe).values():
-            run, cycle = points[0].config.run, cycle_of(points[0].config.participation)
-            last = recipe.last_of(points[0].config)
-            assert last == recipe.last or (request.quick and last >= 5)
-            if recipe.whole_cycles:
-                averaged = window(run.num_rounds, cycle, [run.eval_every], last * run.eval_every)
-                assert averaged < run.num_rounds / 2
+        config = request.runs(name)[0].config
+        run, cycle = config.run, cycle_of(config.participation)
+        last = recipe.last_of(config)
+        assert last == recipe.last or (request.quick and last >= 5)
+        if recipe.whole_cycles:
+            averaged = window(run.num_rounds, cycle, [run.eval_every], last * run.eval_every)
+            assert averaged < run.num_rounds / 2
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -119,16 +119,15 @@ def test_recipes_see_every_group(name):
     recipe = RECIPES[name]
     if not recipe.whole_cycles:
         return
-    for sweep in recipe.sweeps:
-        config = load_sweep(HERE / f"{sweep}.toml")[0].config
-        run, turn = config.run, config.participation.rounds_per_group or 1
-        rounds = np.arange(0, run.num_rounds + 1, run.eval_every)
-        cycle = cycle_of(config.participation)
-        last = window(int(rounds[-1]), cycle, [run.eval_every], run.eval_every * recipe.last)
-        seen = rounds[in_window(rounds, cycle, last)]
-        phases = np.unique(seen % cycle)
-        turns = np.bincount(phases // turn, minlength=cycle // turn)
-        assert turns.min() == turns.max() > 0
+    config = load_sweep(path_of(name))[0].config
+    run, turn = config.run, config.participation.rounds_per_group or 1
+    rounds = np.arange(0, run.num_rounds + 1, run.eval_every)
+    cycle = cycle_of(config.participation)
+    last = window(int(rounds[-1]), cycle, [run.eval_every], run.eval_every * recipe.last)
+    seen = rounds[in_window(rounds, cycle, last)]
+    phases = np.unique(seen % cycle)
+    turns = np.bincount(phases // turn, minlength=cycle // turn)
+    assert turns.min() == turns.max() > 0
 
 
 def test_suggested_cadences_see_all():

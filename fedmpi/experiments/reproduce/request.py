@@ -7,15 +7,14 @@ only added on purpose, with `--resume`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedmpi.errors import OutputError, UserError, did_you_mean
-from fedmpi.experiments.reproduce import HERE, Recipe
+from fedmpi.errors import OutputError, UserError
+from fedmpi.experiments.reproduce import RECIPES, path_of
+from fedmpi.experiments.sweep.choosing import only
 from fedmpi.experiments.sweep.points import Point, load_sweep
 from fedmpi.experiments.sweep.store import Store
-from fedmpi.results.groups import without_seed
 from fedmpi.storage.files import write_contended
 
 _FILE = "request.json"
@@ -27,34 +26,20 @@ class Request:
 
     quick: bool = False
     seeds: list[int] | None = None
-    only: list[str] | None = None  # cases, or settings by the names of their runs
+    only: list[str] | None = None  # cases or runs by name, or patterns of such
     rounds: int | None = None
 
-    def runs(self, recipe: Recipe) -> dict[str, list[Point]]:
-        """The runs of each sweep of a recipe that has some; an unknown name in `only` is refused."""
-        whole = {sweep: self._load(recipe, sweep) for sweep in recipe.sweeps}
-        known = list(dict.fromkeys(name for points in whole.values() for p in points for name in _names(p)))
-        for name in self.only or ():
-            if name not in known:
-                raise UserError(f"--only {name}: no setting of it; {did_you_mean(name, known)}")
-        chosen = {sweep: [p for p in points if self._wants(p)] for sweep, points in whole.items()}
-        return {sweep: points for sweep, points in chosen.items() if points}
-
-    def _load(self, recipe: Recipe, sweep: str) -> list[Point]:
-        is_quick = self.quick and recipe.quick_base
-        seeds = self.seeds or ([1] if is_quick else None)
-        base = f"{recipe.quick_base}.toml" if is_quick else None
+    def runs(self, name: str) -> list[Point]:
+        """The runs of a recipe, whole if it has no quick version; an unknown name in `only` is refused."""
+        is_quick = self.quick and RECIPES[name].has_quick
         common = {"run.num_rounds": self.rounds} if self.rounds else None
-        return load_sweep(HERE / f"{sweep}.toml", base=base, seeds=seeds, common=common)
+        return only(load_sweep(path_of(name), quick=is_quick, seeds=self.seeds, common=common), self.only)
 
-    def _wants(self, point: Point) -> bool:
-        return self.only is None or bool(set(self.only) & set(_names(point)))
-
-    def beside(self, stored: Request, recipe: Recipe) -> Request:
+    def beside(self, stored: Request, recipe: str) -> Request:
         """This one and what a folder was asked for before; what is not said here stays as it was."""
         before = stored.seeds
         if before is None and self.seeds is not None:
-            points = [p for points in Request(quick=stored.quick).runs(recipe).values() for p in points]
+            points = Request(quick=stored.quick).runs(recipe)
             before = list(dict.fromkeys(point.seed for point in points))
         return Request(
             quick=self.quick or stored.quick,
@@ -64,17 +49,11 @@ class Request:
         )
 
 
-def _names(point: Point) -> Iterator[str]:
-    """What `only` may call a run: its case, or its setting."""
-    yield point.method
-    yield without_seed(point.name)
-
-
 def _joined(stored: list | None, wanted: list | None) -> list | None:
     return stored if wanted is None else list(dict.fromkeys([*stored, *wanted]))
 
 
-def settle_on_root(wanted: Request, recipe: Recipe, folder: Path, *, resume: bool) -> Request:
+def settle_on_root(wanted: Request, recipe: str, folder: Path, *, resume: bool) -> Request:
     """Rank 0: what is to be done in a folder, and written there: with `resume` also what it has already.
 
     Without it a folder that was asked for other things is refused.
@@ -105,10 +84,10 @@ def _read(folder: Path) -> Request | None:
         raise UserError(f"{folder / _FILE}: damaged ({error}); remove it to go on with the runs") from None
 
 
-def _of_before(recipe: Recipe, folder: Path, *, quick: bool) -> Request | None:
-    """Of a folder from an earlier version of fedmpi, which wrote no request: what its sweeps planned."""
-    stores = [Store(folder / sweep) for sweep in recipe.sweeps]
-    seeds = [run["seed"] for store in stores if store.notes.is_dir() for run in store.plan()]
+def _of_before(recipe: str, folder: Path, *, quick: bool) -> Request | None:
+    """Of a folder from an earlier version of fedmpi, which wrote no request: what its sweep planned."""
+    store = Store(folder / recipe)
+    seeds = [run["seed"] for run in store.plan()] if store.notes.is_dir() else []
     return Request(quick=quick, seeds=list(dict.fromkeys(seeds))) if seeds else None
 
 

@@ -1,6 +1,7 @@
 """What a sweep consists of: from a sweep file to a list of named, valid configs. No MPI, no torch.
 
-Runs are cases x grid x seeds. A case that itself sets a grid key is not varied along that axis.
+Runs are cases x grid x seeds. A case that itself sets a grid key is not varied along that axis; a grid
+of its own varies that case alone.
 Invariant: every config of a sweep is valid before the first run starts; all problems in one report.
 """
 
@@ -9,19 +10,17 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from fedmpi.config import Config, may_change, sections, validate
+from fedmpi.config import Config, may_change, validate
 from fedmpi.config.effects import default_of
 from fedmpi.config.toml import toml_value
-from fedmpi.errors import ConfigError, did_you_mean
+from fedmpi.errors import ConfigError
+from fedmpi.experiments.sweep.sweep_file import flat, read_sweep, refuse_problems, shortened
 
-_KEYS = ("base", "seeds", "grid", "cases")
-_MOST_RUNS = 100_000
 _LONGEST_NAME = 120
 _EVERY_CLIENT = 1000  # assumed clients in a round without a selection; only to order runs by size
 
@@ -62,23 +61,21 @@ class Point:
 def load_sweep(
     path: str | Path,
     *,
-    base: str | None = None,
+    quick: bool = False,
     seeds: list[int] | None = None,
     common: Mapping[str, Any] | None = None,
 ) -> list[Point]:
     """All runs of a sweep file, in order; every problem of it and of its configs is one ConfigError.
 
-    `base` and `seeds` take the place of what the file says; `common` settings hold for all runs.
+    The path may be the name of a published experiment. `quick` takes the [quick] settings and the first
+    seed, `seeds` the place of what the file says; `common` settings hold for all runs.
     """
-    text, source = validate.read_text(path), str(path)
-    try:
-        sweep = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError([f"not valid TOML: {error}"], source) from None
-    sweep |= {key: value for key, value in (("base", base), ("seeds", seeds)) if value is not None}
-    _refuse_problems(sweep, source)
-    base_path = Path(path).parent / sweep["base"]
-    return plan_sweep(sweep, source, validate.read_text(base_path), str(base_path), common)
+    sweep, base_text, base_source = read_sweep(path)
+    if quick:
+        sweep = shortened(sweep, str(path))
+    if seeds is not None:
+        sweep["seeds"] = seeds
+    return plan_sweep(sweep, str(path), base_text, base_source, common)
 
 
 def plan_sweep(
@@ -89,11 +86,12 @@ def plan_sweep(
     common: Mapping[str, Any] | None = None,
 ) -> list[Point]:
     """All runs of a sweep over a base config given as text; `common` settings hold for all of them."""
-    _refuse_problems({**sweep, "base": base_source}, source)
+    refuse_problems({**sweep, "base": base_source}, source)
     points, problems = [], []
+    common = flat(sweep.get("common", {})) | dict(common or {})
     for index, (case, axes, settings, seed) in enumerate(_combinations(sweep)):
         name = _file_name(case, axes if case else settings, seed)
-        all_settings = {**(common or {}), **settings, "run.seed": seed, "run.name": name}
+        all_settings = {**common, **settings, "run.seed": seed, "run.name": name}
         try:
             config = _config(base_text, base_source, all_settings)
         except ConfigError as error:
@@ -112,12 +110,6 @@ def plan_sweep(
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)), source)
     return points
-
-
-def _refuse_problems(sweep: dict[str, Any], source: str) -> None:
-    problems = list(_problems(sweep, source))
-    if problems:
-        raise ConfigError(problems, source)
 
 
 def experiment(config: Config) -> dict[str, Any]:
@@ -148,75 +140,12 @@ def _config(text: str, source: str, settings: dict[str, Any]) -> Config:
     return validate.parse(text, source, overrides)
 
 
-def _problems(sweep: dict[str, Any], source: str) -> Iterator[str]:
-    """What is wrong with the sweep file itself."""
-    for key in sweep:
-        if key not in _KEYS:
-            yield f"sweep {key}: unknown key; {did_you_mean(key, _KEYS)} ({source})"
-    if not isinstance(sweep.get("base"), str):
-        yield f'sweep base: expected the name of a config file, such as base = "config.toml" ({source})'
-    seeds = sweep.get("seeds", [1])
-    if not isinstance(seeds, list) or not seeds or not all(type(s) is int and s >= 0 for s in seeds):
-        yield f"sweep seeds = {seeds}: expected a list of integers >= 0, such as [1, 2, 3] ({source})"
-    elif len(set(seeds)) < len(seeds):
-        yield f"sweep seeds = {seeds}: a seed appears twice ({source})"
-    grid, cases = sweep.get("grid", {}), sweep.get("cases", [{}])
-    if not isinstance(grid, dict):
-        yield f'sweep grid: expected a section [grid] of "section.key" = [values] ({source})'
-        grid = {}
-    for key, values in _flat(grid).items():
-        yield from _key_problems(f"grid {key}", key, source)
-        if not isinstance(values, list) or not values:
-            yield f"sweep grid {key} = {values!r}: expected a list of values ({source})"
-    if not isinstance(cases, list) or not cases or not all(isinstance(case, dict) for case in cases):
-        yield f"sweep cases: expected sections [[cases]] ({source})"
-        return
-    names = [case["name"] for case in cases if "name" in case]
-    for name in dict.fromkeys(names):
-        if not isinstance(name, str) or not name:
-            yield f"sweep cases name = {name!r}: expected a string ({source})"
-        elif names.count(name) > 1:
-            yield f'sweep cases name = "{name}": two cases have this name ({source})'
-    for case in cases:
-        for key in _flat({k: v for k, v in case.items() if k != "name"}):
-            yield from _key_problems(f"cases {key}", key, source)
-    size = len(cases) * len(seeds if isinstance(seeds, list) else [1])
-    for values in _flat(grid).values():
-        size *= len(values) if isinstance(values, list) else 1
-    if size > _MOST_RUNS:
-        yield f"sweep of {size:,} runs: at most {_MOST_RUNS:,} are accepted ({source})"
-
-
-def _key_problems(what: str, key: str, source: str) -> Iterator[str]:
-    section, _, name = key.partition(".")
-    known = [f"{s}.{f.name}" for s, kind in sections().items() for f in fields(kind)]
-    if key in ("run.seed", "run.name"):
-        yield f"sweep {what}: the sweep sets it; " + (
-            f"use seeds = [...] ({source})" if key == "run.seed" else f"give cases a name ({source})"
-        )
-    elif key not in known:
-        near = known if section not in sections() else [k for k in known if k.startswith(f"{section}.")]
-        hint = did_you_mean(key, near) if name and section in sections() else 'expected "section.key"'
-        yield f"sweep {what}: unknown key; {hint} ({source})"
-
-
-def _flat(table: dict[str, Any]) -> dict[str, Any]:
-    """Settings by "section.key", whether written that way or as nested tables."""
-    flat = {}
-    for key, value in table.items():
-        if key in sections() and isinstance(value, dict):
-            flat |= {f"{key}.{inner}": inside for inner, inside in value.items()}
-        else:
-            flat[key] = value
-    return flat
-
-
 def _combinations(sweep: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any], int]]:
     """Case name, grid settings, all settings and seed of each run; no run twice."""
-    grid, seen = _flat(sweep.get("grid", {})), set()
+    grid, seen = flat(sweep.get("grid", {})), set()
     for case in sweep.get("cases", [{}]):
-        own = _flat({key: value for key, value in case.items() if key != "name"})
-        axes = {key: values for key, values in grid.items() if key not in own}
+        own = flat({key: value for key, value in case.items() if key not in ("name", "grid")})
+        axes = {key: values for key, values in grid.items() if key not in own} | flat(case.get("grid", {}))
         for values in itertools.product(*axes.values()):
             chosen = dict(zip(axes, values, strict=True))
             settings = own | chosen
