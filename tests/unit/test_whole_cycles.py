@@ -62,7 +62,7 @@ def test_the_published_window():
 @pytest.mark.parametrize("name", ["central", "central-cycle"])
 def test_the_windows_of_the_written_protocol(name):
     """What `compare` is told in analysis/PROTOCOL.md is what the recipe's table averages: the end point."""
-    config = load_sweep(HERE / f"{name}.toml")[0].config
+    config = load_sweep(path_of(name))[0].config
     run, cycle = config.run, cycle_of(config.participation)
     least = RECIPES[name].last_of(config) * run.eval_every
     page = (ROOT / "analysis" / "PROTOCOL.md").read_text()
