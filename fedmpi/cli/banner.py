@@ -18,7 +18,14 @@ from fedmpi.storage.columns import DEVICE_MEMORY, EVALUATION, IDLE, IN_ALL, MEMO
 from fedmpi.storage.reader import load_run
 
 if TYPE_CHECKING:
+    from fedmpi.config import Config
     from fedmpi.simulation.loop import Simulation
+
+
+def _steps_text(config: Config) -> str:
+    """I: a number, or the least and the most."""
+    steps = config.algorithm.local_steps
+    return str(steps) if isinstance(steps, int) else f"{min(steps)} to {max(steps)}"
 
 
 def banner(simulation: Simulation, attributes: dict[str, Any]) -> str:
@@ -37,7 +44,7 @@ def banner(simulation: Simulation, attributes: dict[str, Any]) -> str:
         f"({bytes_text(8 * simulation.model.num_params)} a reduction)",
         f"  who      {names_text(config.participation.availability)} / {config.participation.selection}",
         f"  method   {config.algorithm.name}: gamma {config.algorithm.local_lr:g}, "
-        f"I {config.algorithm.local_steps}, eta {eta:g}, P {interval}"
+        f"I {_steps_text(config)}, eta {eta:g}, P {interval}"
         + (f"; warm-up {config.warmup.num_rounds:,} rounds" if config.warmup else ""),
     ]
     engine = simulation.engine

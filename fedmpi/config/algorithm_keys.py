@@ -27,7 +27,15 @@ class AlgorithmConfig:
 
     name: str = option("fedavg", "method", choices=METHODS, or_function=True)
     local_lr: float = option(REQUIRED, "gamma, local step size", above=0)
-    local_steps: int = option(REQUIRED, "I, local iterations", at_least=1)
+    local_steps: int | list[int] = option(
+        REQUIRED, "I, local iterations; a list has one number for each client", at_least=1
+    )
+    local_steps_law: str = option(
+        "given",
+        "how a list of local_steps is read; uniform: [least, most], drawn for each client in each round",
+        choices=("given", "uniform"),
+        has_effect=lambda config: isinstance(config.algorithm.local_steps, list),
+    )
     engine: str = option(
         "auto", "one client after another, or many as one computation", choices=("auto", "loop", "batched")
     )
@@ -74,6 +82,12 @@ class AlgorithmConfig:
     server_momentum: float | None = option(
         None, "beta of x's momentum; default: 0, fedavgm 0.9", at_least=0, at_most=1
     )
+
+    @property
+    def mean_local_steps(self) -> float:
+        """I, or the mean over clients or draws."""
+        steps = self.local_steps
+        return steps if isinstance(steps, int) else sum(steps) / len(steps)
 
     def halvings(self, since: int) -> int:
         """Of gamma, with lr_schedule = "step", this many rounds after the warm-up."""

@@ -72,9 +72,26 @@ def _conflicts_between_sections(config: Config) -> Iterator[Finding]:
         yield "run.stall_minutes", f"{run.stall_minutes:g} minutes {problem}"
     if run.cuda_aware and run.device == "cpu":
         yield "run.cuda_aware", 'true needs run.device = "auto" or "cuda", it is "cpu"'
+    yield from _steps_conflicts(config)
     if config.algorithm.lr_schedule == "step" and config.algorithm.lr_halve_every is None:
         problem = 'missing; lr_schedule = "step" needs it; expected an integer >= 1'
         yield "algorithm.lr_halve_every", problem
+
+
+def _steps_conflicts(config: Config) -> Iterator[Finding]:
+    steps, num_clients = config.algorithm.local_steps, config.data.num_clients
+    is_range = config.algorithm.local_steps_law == "uniform"
+    if is_range and not (isinstance(steps, list) and len(steps) == 2 and steps[0] <= steps[1]):
+        yield (
+            "algorithm.local_steps",
+            f'{toml_value(steps)}: local_steps_law = "uniform" needs [least, most], such as [2, 8]',
+        )
+    elif not is_range and isinstance(steps, list) and num_clients and len(steps) != num_clients:
+        yield (
+            "algorithm.local_steps",
+            f"{len(steps)} numbers for data.num_clients = {num_clients}; expected one for each client, or "
+            '[least, most] with local_steps_law = "uniform"',
+        )
 
 
 def _missing(config: Config, registry: Registry, name: str, part: Part) -> Iterator[Finding]:

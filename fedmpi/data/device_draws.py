@@ -17,7 +17,7 @@ from fedmpi.data import rng
 from fedmpi.data.shard import ClientData, Work
 from fedmpi.mpi.pinned import Upload
 
-Draw = tuple[Work, int, float]  # with the local steps and gamma of its run
+Draw = tuple[Work, float]  # with gamma of its run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +57,12 @@ class DeviceDraws:
     def send(self, draws: Sequence[Draw]) -> None:
         """Draw for all these clients, and send what was drawn in one copy."""
         positions = [
-            np.empty(0, np.int64) if work.samples is not None else work.positions(steps)
-            for work, steps, _ in draws
+            np.empty(0, np.int64) if work.samples is not None else work.positions(work.steps)
+            for work, _ in draws
         ]
-        crops = [_crops(work, steps) for work, steps, _ in draws if work.data.augment]
-        noise = [_noise(work, steps) for work, steps, _ in draws if work.data.noise_std]
-        gammas = [rate for _, _, rate in draws]
+        crops = [_crops(work, work.steps) for work, _ in draws if work.data.augment]
+        noise = [_noise(work, work.steps) for work, _ in draws if work.data.noise_std]
+        gammas = [rate for _, rate in draws]
         if gammas != self._gammas:
             self._rates = self._rates_sent.put(np.array([gammas, [-g for g in gammas]])).view(2, -1, 1)
             self._gammas = gammas
@@ -70,11 +70,12 @@ class DeviceDraws:
         self._noise_values = self._reals.put(_joined(noise, np.float64))
 
         # Client after client in each; a group is a piece of it.
-        self._places = {id(work): place for place, (work, _, _) in enumerate(draws)}
+        self._places = {id(work): place for place, (work, _) in enumerate(draws)}
         self._ends = np.cumsum([0, *(len(part) for part in positions)])
         self._positions, self._crop_values = integers.split(
             [int(self._ends[-1]), sum(c.size for c in crops)]
         )
+        self._crop_ends = np.cumsum([0, *(part.size for part in crops)])
         self._noise_ends = np.cumsum([0, *(part.size for part in noise)])
 
     def fill(self, group: Sequence[Work], samples: Samples) -> None:
@@ -100,8 +101,8 @@ class DeviceDraws:
 
         # Crops and noise of all of them.
         if samples.crops is not None:
-            size = samples.crops[0].numel()
-            samples.crops[:count].view(-1).copy_(self._crop_values[size * first : size * last])
+            values = self._crop_values[self._crop_ends[first] : self._crop_ends[last]]
+            samples.crops[:count].view(-1).copy_(values)
         if samples.noise is not None:
             values = self._noise_values[self._noise_ends[first] : self._noise_ends[last]]
             samples.noise[:count].view(-1).copy_(values)

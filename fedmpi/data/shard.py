@@ -53,16 +53,28 @@ class DataInfo:
 class Work:
     """A client's part in a round: which minibatches come next, and their samples if it was lent."""
 
-    __slots__ = ("client", "data", "drawn", "how_it_draws", "samples")
+    __slots__ = ("client", "data", "drawn", "how_it_draws", "samples", "steps")
 
     def __init__(
-        self, data: ClientData, client: int, drawn: int, samples: tuple[Tensor, Tensor] | None = None
+        self,
+        data: ClientData,
+        client: int,
+        drawn: int,
+        samples: tuple[Tensor, Tensor] | None = None,
+        *,
+        steps: int = 1,
     ) -> None:
         self.data = data  # of the client's run
         self.client = client
         self.drawn = drawn  # minibatches drawn before
+        self.steps = steps  # local steps, a minibatch each
         self.samples = samples
         self.how_it_draws = data.how_it_draws(client)
+
+    @property
+    def how(self) -> tuple[int, bool, int]:
+        """What clients have in common that are trained side by side: how they draw, and how often."""
+        return *self.how_it_draws, self.steps
 
     @property
     def batch(self) -> int:

@@ -142,10 +142,12 @@ def _with_file(
     if plan is None:
         file = ResultFile.create(simulation, path, attributes, with_checkpoints=with_checkpoints)
     elif is_fork:
-        # The other run's state under this run's id. The method's state starts afresh: the rounds before the
-        # fork are plain FedAvg.
+        # The other run's state under this run's id. The method's state starts afresh, at this x: the rounds
+        # before the fork are plain FedAvg.
         own = replace(plan.checkpoint, run_id=attributes["run_id"], method=simulation.extras, parts=0)
         simulation.restore(own, lambda rank: [])
+        simulation.state = simulation.method.begin(simulation.state)
+        own = replace(own, method=simulation.extras)
         file = ResultFile.fork(simulation, path, attributes, beginning.source, own)
     else:
         # The same data, model and participation as before; then its state.

@@ -162,9 +162,9 @@ def _restore_snapshot(simulation: Simulation, run: Run, t: int) -> str:
     if run.params is None or t not in run.params[0] or method.tables or simulation.extras:
         return ""
     x = run.params[1][run.params[0].tolist().index(t)]
-    took_part = run.participation[run.participation["round"] < t]["client"].to_numpy()
-    drawn = np.bincount(took_part, minlength=len(run.clients))
-    simulation.population.minibatches_drawn = drawn * simulation.population.local_steps
+    before = run.participation[run.participation["round"] < t]
+    for earlier, rows in before.groupby("round"):
+        simulation.population.go_on(earlier, rows["client"].to_numpy())
     simulation.state = simulation.placed(method.init(np.array(x, dtype=np.float64)))
     for earlier in range(simulation.completed, t):  # a selection may depend on the rounds before
         simulation.participation.weights(earlier)

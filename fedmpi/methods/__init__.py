@@ -8,6 +8,7 @@ from fedmpi.methods.base import METHODS, Method, Round, ServerState, WarmUp, met
 # They register themselves, in the order in which their names are listed.
 from fedmpi.methods import fedavg, wait, mifa, fedau, fedvarp, scaffold, fedprox, adaptive, focus  # isort: skip # noqa: F401
 from fedmpi.methods import fedstale, debiasing, fedexp, feddyn, fedawe, fedpbc  # isort: skip # noqa: F401
+from fedmpi.methods import f3ast, ca_fed, mimelite, fednova  # isort: skip # noqa: F401
 
 __all__ = ["METHODS", "Method", "Round", "ServerState", "WarmUp", "make_method", "method"]
 

@@ -19,6 +19,7 @@ import numpy as np
 from fedmpi.config.keys import Config
 from fedmpi.config.records import replace
 from fedmpi.config.registry import METHODS
+from fedmpi.data.local_steps import LocalSteps
 
 method = METHODS  # `method(name, keys...)` registers a class
 
@@ -133,12 +134,17 @@ class Method:
         options = config.algorithm
         self.config = config
         self.num_clients = num_clients
+        self.local_steps = LocalSteps(config, num_clients)
         self.server_lr = options.server_lr if options.server_lr is not None else self.default_server_lr
         self.momentum = (
             options.server_momentum if options.server_momentum is not None else self.default_momentum
         )
 
     # --- Clients --------------------------------------------------------------------------------------
+
+    def with_extras(self, state: ServerState, **changed: np.ndarray) -> ServerState:
+        """The state with some of its `extras` changed."""
+        return replace(state, extras={**state.extras, **changed})
 
     def notice(
         self, state: ServerState, t: int, clients: np.ndarray, losses: np.ndarray | None
@@ -175,6 +181,13 @@ class Method:
         if not type(self).step.__module__.startswith("fedmpi."):
             return id(self)
         return type(self), *(getattr(self.config.algorithm, name) for name in self.step_options)
+
+    def steps_taken(self, current: Round, like: Any) -> Any:
+        """I in `finish_clients`: a number for all, or a column with one for each row, beside `like`."""
+        if self.local_steps.the_same is not None:
+            return self.local_steps.the_same
+        steps = self.local_steps.of(current.t, current.clients[current.mine])
+        return like.new_tensor(steps.astype(float))[:, None]
 
     def finish_clients(self, local: Local, current: Round) -> None:
         """After the last local step: fill `client_sums` and `client_numbers` and update `tables`, for some

@@ -2,12 +2,13 @@
 
 d = sum of q_n Delta_n; eta_g = max(1, sum of q_n |Delta_n|^2 / (2 (|d|^2 + epsilon))); x <- x + eta_g d.
 With q_n = 1/S these are the paper's; other weights are scaled to a sum of 1 in eta_g, as the authors do.
-The squares are summed as the updates are, entry by entry and exactly, and only then over the entries: so
-the same bits come from any number of ranks, which norms of single updates would not promise.
+Each client sends |Delta_n|^2, one number, whose entries are added in an order of their own (`total`): so it
+has the same bits on any rank, beside any other clients.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,17 +28,16 @@ class FedExPKeys:
 class FedExP(Method):
     """FedExP: FedAvg with a server rate from the updates' squared norms, at least 1."""
 
-    client_sums = ("squares",)
+    client_numbers = ("square",)
 
     def finish_clients(self, local: Local, current: Round) -> None:
-        """q_n times the square of each entry."""
-        squares = local["update"].double().square()  # a new tensor, also in float64
-        local["squares"] = squares.mul_(squares.new_tensor(current.weights[current.mine])[:, None])
+        """|Delta_n|^2."""
+        local["square"] = total(local["update"].double().square())
 
     def direction(self, state: ServerState, current: Round) -> tuple[np.ndarray, Vectors]:
         """eta_g d."""
-        d, whole = current.sums["weighted_sum"], float(current.weights.sum())
-        mean_square = total(current.sums["squares"]) / whole
+        d, whole = current.sums["weighted_sum"], math.fsum(current.weights)
+        mean_square = math.fsum(current.weights * current.numbers["square"]) / whole
         square_of_mean = total(d * d) / whole**2
         # Of numbers that may lie on a GPU: nobody waits for them.
         rate = mean_square / (2 * (square_of_mean + self.config.algorithm.epsilon))

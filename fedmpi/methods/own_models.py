@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from fedmpi.config.records import replace
 from fedmpi.methods.base import Local, Method, Round, ServerState, Vectors
 
 
@@ -29,7 +28,7 @@ class OwnModels(Method):
 
     def begin(self, state: ServerState) -> ServerState:
         """x_b is this x, for everybody."""
-        return replace(state, extras={**state.extras, "origin": state.global_params})
+        return self.with_extras(state, origin=state.global_params)
 
     def start(self, local: Local) -> Any:
         """x_n."""

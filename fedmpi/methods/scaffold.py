@@ -39,7 +39,7 @@ class Scaffold(Method):
 
     def finish_clients(self, local: Local, current: Round) -> None:
         """c_n <- mean of the raw gradients."""
-        new = local["gradient_sum"] / self.config.algorithm.local_steps
+        new = local["gradient_sum"] / self.steps_taken(current, local["gradient_sum"])
         local["change"] = new.double() - local["control"].double()
         local["control"].copy_(new)
 
@@ -70,9 +70,9 @@ class AmplifiedScaffold(Scaffold):
         """Nothing: controls change when the interval ends."""
 
     def direction(self, state: ServerState, current: Round) -> tuple[np.ndarray, Vectors]:
-        """The weighted sum of updates; m_n <- m_n + I."""
+        """The weighted sum of updates; m_n <- m_n + I_n."""
         counts = state.extras["num_gradients"].copy()
-        counts[current.clients] += self.config.algorithm.local_steps
+        counts[current.clients] += self.local_steps.of(current.t, current.clients)
         return current.sums["weighted_sum"], {"num_gradients": counts}
 
     def clients_of_interval(self, state: ServerState) -> np.ndarray:

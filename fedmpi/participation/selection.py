@@ -14,7 +14,7 @@ import numpy as np
 from fedmpi.config.compositions import availabilities_in
 from fedmpi.config.keys import Config
 from fedmpi.config.options import option
-from fedmpi.config.registry import SELECTIONS, Finding
+from fedmpi.config.registry import METHODS, SELECTIONS, Finding
 from fedmpi.data import rng
 
 # `selection(name, keys...)` registers a class (clients_per_round, num_clients, seed, and what other keys it
@@ -29,7 +29,7 @@ class CountKeys:
 
     clients_per_round: int | None = option(
         None,
-        "S, for uniform, permutation, least-recent and minimum-separation",
+        "S, for uniform, permutation, least-recent, by-method and minimum-separation",
         at_least=1,
         needed="an integer >= 1",
     )
@@ -177,6 +177,30 @@ class LeastRecent:
     def restore(self, state: dict[str, np.ndarray], available: np.ndarray, turn: int) -> None:
         """Continue."""
         self._last = state["last"]
+
+
+def _by_method_conflicts(config: Config) -> Iterator[Finding]:
+    yield from _count_conflicts(config)
+    name = config.algorithm.name
+    if name in METHODS and not METHODS.fact(name, "chooses"):
+        able = ", ".join(f'"{part.name}"' for part in METHODS.parts() if part.facts.get("chooses"))
+        yield (
+            "participation.selection",
+            f'"by-method" needs a method that chooses, and algorithm.name = "{name}" does not; use {able}, '
+            'or another selection, such as "uniform"',
+        )
+
+
+@selection("by-method", CountKeys, conflicts=_by_method_conflicts, chance_unknown=True)
+class ByMethod(Memoryless):
+    """Every available client is offered; the method chooses S of them by what it knows."""
+
+    def __init__(self, clients_per_round: int, num_clients: int, seed: int) -> None:
+        pass
+
+    def select(self, t: int, available: np.ndarray, turn: int) -> np.ndarray:
+        """All of them."""
+        return available
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,6 @@ class Task:
     works: Sequence[Work]
     method: Method
     current: Round
-    local_steps: int
     clip_norm: float | None = None
     reseed: bool = False  # a user's model may draw random numbers, in dropout for example
 
@@ -145,7 +144,8 @@ class LocalTrainer:
     def _groups(self, tasks: Sequence[Task], rows: Sequence[slice]) -> Iterator[Group]:
         """Neighbours that draw alike; those without samples, who have nothing to do, too.
 
-        Clients draw alike if their minibatches have the same size and are all of their samples, or are not.
+        Clients draw alike if their minibatches are as many, have the same size, and are all of their
+        samples, or are not.
         """
         alike: list[tuple[Task, int, int]] = []  # rows of a task
         before, begin_of_task = None, 0
@@ -155,8 +155,8 @@ class LocalTrainer:
             begin, end, _ = some.indices(count)
             while begin < end:
                 # The next neighbours of this task.
-                how, after = task.works[begin].how_it_draws, begin + 1
-                while after < end and task.works[after].how_it_draws == how:
+                how, after = task.works[begin].how, begin + 1
+                while after < end and task.works[after].how == how:
                     after += 1
 
                 # Beside those before, if they have the same in common and leave no gap.
@@ -192,7 +192,7 @@ class LocalTrainer:
     def _kind(self, task: Task) -> Hashable:
         """What tasks must have in common for their clients to be trained together."""
         rate = None if self._gradients.takes_rates else task.current.local_lr
-        return task.local_steps, task.is_plain, rate
+        return task.is_plain, rate
 
     def _group_size(self, left: int) -> int:
         """How many of `left` clients that draw alike are trained next."""
@@ -202,7 +202,7 @@ class LocalTrainer:
         work, task = group.works[0], group.pieces[0].task
         reseed(task, work)
         step, rates, is_first = self._step(updates, group, failures), _rates(group, updates), True
-        for minibatch in work.data.minibatches(group.works, task.local_steps):
+        for minibatch in work.data.minibatches(group.works, work.steps):
             step(*minibatch, rates, is_first)
             is_first = False
             self._after_step()

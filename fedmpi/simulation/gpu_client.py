@@ -53,6 +53,7 @@ class _Kind:
     count: int  # clients
     batch: int
     is_full: bool  # minibatches are all samples of the client
+    steps: int
     task: Hashable  # what their tasks have in common
 
 
@@ -84,7 +85,7 @@ class GpuTrainer(LocalTrainer):
         """As on a CPU. What this round's clients draw is sent to the device first, at once."""
         self._draws.send(
             [
-                (work, task.local_steps, task.current.local_lr)
+                (work, task.current.local_lr)
                 for task, some in zip(tasks, rows or [slice(None)] * len(tasks), strict=True)
                 for work in task.works[some]
             ]
@@ -95,9 +96,9 @@ class GpuTrainer(LocalTrainer):
         """What a recorded step depends on."""
         method = task.method
         if not method.steps_by_itself:
-            return task.local_steps, task.clip_norm, tuple(task.local), None, None
+            return task.clip_norm, tuple(task.local), None, None
         fixed = None if method.rate_on_device else task.current.local_lr
-        return task.local_steps, task.clip_norm, tuple(task.local), method.step_key, fixed
+        return task.clip_norm, tuple(task.local), method.step_key, fixed
 
     def _group_size(self, left: int) -> int:
         """Whole groups of the batched engine; 4, 2 or 1 clients side by side by the loop engine."""
@@ -112,13 +113,13 @@ class GpuTrainer(LocalTrainer):
         in_groups = self._gradients.group_size > 1
         kind = _Kind(
             count=self._gradients.group_size if in_groups else len(group.works),
-            batch=work.batch, is_full=work.is_full, task=self._kind(task),
+            batch=work.batch, is_full=work.is_full, steps=work.steps, task=self._kind(task),
         )  # fmt: skip
         program = self.recordings.get(kind, lambda: self._program(kind, work, task))
 
         # Put the clients into its memory, take all steps, and take the results out.
         program.fill(group, self._draws)
-        for _ in range(task.local_steps):
+        for _ in range(work.steps):
             program()
             self._after_step()
         program.take_out(group)
@@ -130,7 +131,7 @@ class GpuTrainer(LocalTrainer):
         }
         starts = aligned_rows(kind.count, task.start.shape[-1], task.start)
         samples = self._draws.room(
-            work.data, kind.count, kind.batch, is_full=kind.is_full, steps=task.local_steps
+            work.data, kind.count, kind.batch, is_full=kind.is_full, steps=kind.steps
         )
         lanes = self._lanes[: 1 if self._gradients.group_size > 1 else kind.count]
         share = kind.count // len(lanes)

@@ -26,14 +26,22 @@ class Loans:
         self._arriving: dict[int, tuple[object, Tensor]] = {}
 
     def start(
-        self, clients: np.ndarray, trainers: np.ndarray, drawn: np.ndarray, count: int, first_tag: int = 0
+        self,
+        clients: np.ndarray,
+        trainers: np.ndarray,
+        drawn: np.ndarray,
+        steps: np.ndarray,
+        first_tag: int = 0,
     ) -> None:
-        """Start sending samples of lent clients, and receiving those of borrowed clients."""
+        """Start sending samples of lent clients, and receiving those of borrowed clients.
+
+        `drawn`: minibatches so far, of all N clients; `steps`: minibatches in this round, of these.
+        """
         owners = owner_of(clients, self._comm.size)
         device, drawn_here = self._data.inputs.device, []
         for place in np.flatnonzero(owners != trainers).tolist():
             client, owner, trainer = int(clients[place]), int(owners[place]), int(trainers[place])
-            tag = first_tag + place
+            tag, count = first_tag + place, int(steps[place])
             # Borrowed: receive.
             if trainer == self._comm.rank:
                 buffer = host_bytes(self._num_bytes(client, count), device)

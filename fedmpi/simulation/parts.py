@@ -47,7 +47,7 @@ class Part:
     def of(cls, order: Order) -> Part:
         """As the plan for the round has it."""
         clients = order.current.clients
-        mine, num_own, trainers = order.population.share(clients, may_lend=may_lend(order.method))
+        mine, num_own, trainers = share_of(order)
         return cls(order, mine, num_own, trainers, clients[mine], slice(None))
 
     def finish(self, failures: Failures) -> None:
@@ -106,8 +106,9 @@ def start_lending(parts: Sequence[Part]) -> None:
     """Each client of each run has a message tag of its own."""
     tag = 0
     for part in parts:
-        population, clients = part.order.population, part.order.current.clients[part.lending]
-        drawn, steps = population.minibatches_drawn, population.local_steps
+        population, current = part.order.population, part.order.current
+        clients = current.clients[part.lending]
+        drawn, steps = population.minibatches_drawn, population.local_steps.of(current.t, clients)
         population.loans.start(clients, part.trainers[part.lending], drawn, steps, tag)
         tag += len(clients)
 
@@ -116,12 +117,13 @@ def receive(parts: Sequence[Part]) -> None:
     """The samples of borrowed clients."""
     for part in parts:
         for work in part.task.works[part.num_own :]:
-            work.samples = part.order.population.loans.receive(work.client, part.task.local_steps)
+            work.samples = part.order.population.loans.receive(work.client, work.steps)
 
 
-def may_lend(method: Method) -> bool:
-    """Whether other ranks may train a client: not if it needs its memory or all of its data."""
-    return not method.tables and not method.asks_gradients
+def share_of(order: Order) -> tuple[Places, int, np.ndarray | None]:
+    """Whom this rank trains, see `Population.share`; who needs memory or all its data is not lent."""
+    may_lend = not order.method.tables and not order.method.asks_gradients
+    return order.population.share(order.current.t, order.current.clients, may_lend=may_lend)
 
 
 def sent_by_server(method: Method, state: ServerState, like: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -142,10 +144,9 @@ def task_of(order: Order, clients: np.ndarray, updates: torch.Tensor) -> Task:
     return Task(
         start=method.start(local) if method.has_own_starts else population.start,
         local=local,
-        works=population.works(clients),
+        works=population.works(order.current.t, clients),
         method=method,
         current=order.current,
-        local_steps=population.local_steps,
         clip_norm=population.config.algorithm.clip_norm,
         reseed=population.may_draw,
     )

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.config import Config
+from fedmpi.data.local_steps import LocalSteps
 from fedmpi.data.ownership import owned_by, owner_of
 from fedmpi.data.shard import ClientData, DataInfo, Work
 from fedmpi.models import may_be_random
@@ -44,7 +45,7 @@ class Population:
         """
         self._comm, self._model = comm, model
         self.config, self.data, self.info = config, data, info
-        self.local_steps = config.algorithm.local_steps
+        self.local_steps = LocalSteps(config, info.partition.num_clients)
         self.loans = Loans(comm, data)
         self.minibatches_drawn = np.zeros(info.partition.num_clients, np.int64)
         self.start = torch.empty_like(model.values)  # x_t in working precision
@@ -79,7 +80,9 @@ class Population:
         """Whether clients use all their data in each local step, or minibatches."""
         self.data.batch_size = 0 if is_full else self.config.algorithm.batch_size
 
-    def share(self, clients: np.ndarray, *, may_lend: bool) -> tuple[Places, int, np.ndarray | None]:
+    def share(
+        self, t: int, clients: np.ndarray, *, may_lend: bool
+    ) -> tuple[Places, int, np.ndarray | None]:
         """Which participants this rank trains, own before borrowed ones; how many it owns; who trains whom.
 
         One rank trains all: None. Owners train their own clients and lend the surplus; clients with tables
@@ -90,13 +93,20 @@ class Population:
         trainers = owners = owner_of(clients, self._comm.size)
         if may_lend:
             costs = self.info.costs(clients, self.data.batch_size)
+            if self.local_steps.the_same is None:
+                costs = costs * self.local_steps.of(t, clients)
             trainers = assign(owners, self._comm.size, costs)
         mine = np.flatnonzero(trainers == self._comm.rank)
         is_borrowed = owners[mine] != self._comm.rank
         num_own = len(mine) - int(is_borrowed.sum())
         return np.concatenate([mine[~is_borrowed], mine[is_borrowed]]), num_own, trainers
 
-    def works(self, clients: np.ndarray) -> list[Work]:
-        """What these clients do in a round; the samples of borrowed ones are not here yet."""
-        drawn = self.minibatches_drawn[clients].tolist()
-        return [Work(self.data, n, k) for n, k in zip(clients.tolist(), drawn, strict=True)]
+    def works(self, t: int, clients: np.ndarray) -> list[Work]:
+        """What these clients do in round t; the samples of borrowed ones are not here yet."""
+        drawn, steps = self.minibatches_drawn[clients], self.local_steps.of(t, clients)
+        all_of_it = zip(clients.tolist(), drawn.tolist(), steps.tolist(), strict=True)
+        return [Work(self.data, n, k, steps=count) for n, k, count in all_of_it]
+
+    def go_on(self, t: int, clients: np.ndarray) -> None:
+        """These clients have done what they do in round t."""
+        self.minibatches_drawn[clients] += self.local_steps.of(t, clients)

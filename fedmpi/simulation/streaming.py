@@ -14,7 +14,7 @@ import numpy as np
 from fedmpi.data.ownership import owner_of
 from fedmpi.errors import ClientError
 from fedmpi.mpi import Comm
-from fedmpi.simulation.parts import Order, Part, may_lend
+from fedmpi.simulation.parts import Order, Part, share_of
 from fedmpi.simulation.rank_report import RankReport
 from fedmpi.simulation.shares import Share
 from fedmpi.simulation.streamed_sum import Totals
@@ -26,9 +26,7 @@ class Stream:
     def __init__(self, order: Order, totals: Totals, comm: Comm, at_once: int) -> None:
         self._order, self._totals, self._at_once = order, totals, at_once
         clients = order.current.clients
-        self._mine, self._num_own, self._trainers = order.population.share(
-            clients, may_lend=may_lend(order.method)
-        )
+        self._mine, self._num_own, self._trainers = share_of(order)
         busiest = len(clients)
         if self._trainers is not None:
             busiest = int(np.bincount(self._trainers, minlength=1).max())

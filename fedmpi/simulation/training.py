@@ -87,7 +87,7 @@ class Training:
 
         # The clients went on in their data.
         for order in orders:
-            order.population.minibatches_drawn[order.current.clients] += order.population.local_steps
+            order.population.go_on(order.current.t, order.current.clients)
         return answers
 
     def _train_few(self, orders: Sequence[Order]) -> list[Reduced | Exception]:

@@ -95,7 +95,7 @@ class Adviser:
         self.config, self.q, self.known = config, q, known
         self.process = process or seen(q)
         self.rates = theory.Rates(
-            options.local_lr, options.amplification, options.amplify_every, options.local_steps,
+            options.local_lr, options.amplification, options.amplify_every, options.mean_local_steps,
             max(config.run.num_rounds - config.warmup_rounds, 1),
         )  # fmt: skip
         self.rho = theory.rho(q)

@@ -30,12 +30,14 @@ LOOP = 'algorithm.engine="loop"'
 OWN, DATA = "tests.accelerator.own_code", Path(__file__).parent / "data"
 METHODS = (
     "mifa", "fedau", "fedvarp", "scaffold", "amplified-scaffold", "fedprox", "fedadam", "fedyogi",
-    "fedavgm", "focus", "fedstale", "debiasing-fedavg", "fedexp", "feddyn", "fedawe", "fedpbc",
+    "fedavgm", "focus", "fedstale", "debiasing-fedavg", "fedexp", "feddyn", "fedawe", "fedpbc", "mimelite",
+    "fednova",
 )  # fmt: skip
 BERNOULLI = (
     'participation.availability="bernoulli"', "participation.probability=0.6",
     'participation.selection="all"',
 )  # fmt: skip
+UNEQUAL = ("algorithm.local_steps=[1, 3]", 'algorithm.local_steps_law="uniform"')
 DIRICHLET = ('data.partition="dirichlet"', "data.alpha=0.3")
 CASES: dict[str, tuple[str, ...]] = {
     "logistic": (),
@@ -56,6 +58,8 @@ CASES: dict[str, tuple[str, ...]] = {
         "data.centers=[[0.0, 1.0], [2.0, 3.0], [1.0, 0.5]]", "participation.clients_per_round=2",
         "algorithm.batch_size=0",
     ),
+    "unequal steps": (*UNEQUAL, "data.augment=true"),
+    "unequal steps, loop": (*UNEQUAL, LOOP),
     "dropout": (f'model.name="{OWN}:dropout"',),
     "frozen parameters": (f'model.name="{OWN}:frozen"',),
     "a large model": (f'model.name="{OWN}:large"', "run.num_rounds=3", "participation.clients_per_round=3"),
@@ -90,6 +94,8 @@ CASES: dict[str, tuple[str, ...]] = {
     "theory": ("run.record_theory_every=2",),
     "cuda_aware": ("run.cuda_aware=true",),
     "amplified": ("algorithm.amplification=3.0", "algorithm.amplify_every=2"),
+    "f3ast": ('algorithm.name="f3ast"', 'participation.selection="by-method"'),
+    "ca-fed": ('algorithm.name="ca-fed"', 'participation.selection="all"'),
     "fedlaavg": ('algorithm.name="fedlaavg"', 'participation.selection="least-recent"'),
     **{name: (f'algorithm.name="{name}"',) for name in METHODS},
     **{f"{name}, loop": (f'algorithm.name="{name}"', LOOP) for name in METHODS},

@@ -14,6 +14,7 @@ from fedmpi.config import AVAILABILITIES, METHODS, Config, validate
 from fedmpi.config.starting import starting_config
 from fedmpi.experiments.reproduce import RECIPES, path_of
 from fedmpi.experiments.sweep.points import load_sweep
+from tests.support.configs import SELECTION_OF
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 20
@@ -124,7 +125,7 @@ clients_per_round = 4
 [algorithm]
 name = "{method}"
 local_lr = 0.05
-local_steps = 3
+local_steps = {steps}
 batch_size = 8
 amplification = 1.5
 amplify_every = 5
@@ -155,7 +156,7 @@ clients_per_round = 3
 [algorithm]
 name = "{method}"
 local_lr = 0.05
-local_steps = 3
+local_steps = {steps}
 amplification = 1.5
 amplify_every = 5
 {options}
@@ -188,14 +189,20 @@ _OPTIONS = {
     "fedau": "cutoff = 3",
     "fedprox": "mu = 0.3",
     "fedavg": "clip_norm = 0.5",
+    "fednova": 'local_steps_law = "uniform"',
+    "f3ast": "rate_step = 0.1",
 }
+_STEPS = {"fednova": "[1, 5]"}
 
 
 def _methods() -> Iterator[Case]:
     """Every method on a classifier, by both engines in both precisions; and on a quadratic problem."""
     for method in METHODS:
-        selection = "least-recent" if method == "fedlaavg" else "permutation"
-        words = {"method": method, "selection": selection, "options": _OPTIONS.get(method, "")}
+        selection = SELECTION_OF.get(method, "permutation")
+        words = {
+            "method": method, "selection": selection, "options": _OPTIONS.get(method, ""),
+            "steps": _STEPS.get(method, "3"),
+        }  # fmt: skip
         classifier = validate.parse(_CLASSIFIER.format(**words), "golden.toml")
         yield Case(f"methods/{method}", f"{method} on a small classifier", classifier, _ALL_VARIANTS)
         quadratic = validate.parse(_QUADRATIC.format(**words), "golden.toml")
@@ -232,7 +239,7 @@ def _models() -> Iterator[Case]:
             "participation.clients_per_round": 2, "algorithm.local_steps": 2,
             "algorithm.amplify_every": 2, "warmup.num_rounds": 1,
         }  # fmt: skip
-        words = {"method": "fedavg", "selection": "uniform", "options": ""}
+        words = {"method": "fedavg", "selection": "uniform", "options": "", "steps": "3"}
         config = validate.parse(_CLASSIFIER.format(**words), "golden.toml")
         variants = (("loop", "float32"), ("batched", "float32"))
         yield Case(f"models/{model}", f"fedavg with {model}", changed(config, settings), variants)

@@ -162,6 +162,7 @@ def test_a_shared_warm_up_is_done_once(tmp_path, mpirun, fedmpi_cli):
     (tmp_path / "s.toml").write_text(
         'base = "c.toml"\n[[cases]]\nname = "large"\nalgorithm.amplification = 3.0\n'
         'algorithm.amplify_every = 3\n[[cases]]\nname = "scaffold"\nalgorithm.name = "scaffold"\n'
+        '[[cases]]\nname = "own"\nalgorithm.name = "fedawe"\n'
     )
     done = mpirun(2, "sweep", "s.toml", "--out", "d", "--ranks-per-run", 2)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -169,6 +170,7 @@ def test_a_shared_warm_up_is_done_once(tmp_path, mpirun, fedmpi_cli):
     for name, changes in {
         "large": ["algorithm.amplification=3.0", "algorithm.amplify_every=3"],
         "scaffold": ["algorithm.name=scaffold"],
+        "own": ["algorithm.name=fedawe"],
     }.items():
         sets = [word for change in changes for word in ("--set", change)]
         assert fedmpi_cli("run", "c.toml", "--out", f"{name}.h5", *sets).returncode == 0

@@ -175,7 +175,7 @@ def test_lent_clients_give_the_same_minibatches(comm):
         trainers = (everyone + 1) % comm.size  # nobody trains its own, on two ranks and more
         drawn = np.arange(len(everyone))
         loans = Loans(comm, clients)
-        loans.start(everyone, trainers, drawn, count=3)
+        loans.start(everyone, trainers, drawn, np.full(len(everyone), 3))
         received = {}
         for client in everyone[trainers == comm.rank].tolist():
             lent = client % comm.size != comm.rank

@@ -7,13 +7,15 @@ import pytest
 import torch
 
 from fedmpi.config import METHODS, validate
+from fedmpi.data import rng
 from fedmpi.data.sources import load_dataset
 from fedmpi.methods import METHODS as KINDS
 from fedmpi.participation import make_participation
 from fedmpi.simulation.loop import Simulation
 from fedmpi.storage.checkpoint import read_checkpoint, read_part, write_checkpoint, write_part
 from tests.support import method_twins as twins
-from tests.support.algorithm_twin import logistic_gradient, quadratic_gradient
+from tests.support.algorithm_twin import logistic_gradient, logistic_loss, quadratic_gradient
+from tests.support.configs import SELECTION_OF
 from tests.support.simulations import random_q, simulate, write_schedule
 
 pytestmark = pytest.mark.mpi
@@ -49,6 +51,16 @@ CASES = {
     "fedawe": ("fedawe", {}, twins.FedAWE, {}),
     "fedawe, eta_g = 0.6": ("fedawe", {"echo": 0.6}, twins.FedAWE, {"echo": 0.6}),
     "fedpbc": ("fedpbc", {}, twins.FedPBC, {}),
+    "f3ast": ("f3ast", {"rate_step": 0.2}, twins.F3AST, {"beta": 0.2}),
+    "ca-fed": ("ca-fed", {}, twins.CAFed, {"tolerance": 0.0, "kappa": 1.0, "memory": 0.0}),
+    "ca-fed, careful": (
+        "ca-fed",
+        {"tolerance": 0.01, "bias_weight": 3.0, "loss_memory": 0.6},
+        twins.CAFed,
+        {"tolerance": 0.01, "kappa": 3.0, "memory": 0.6},
+    ),
+    "fednova": ("fednova", {}, twins.FedNova, {}),
+    "mimelite": ("mimelite", {"local_momentum": 0.8}, twins.MimeLite, {"beta": 0.8}),
 }
 
 QUADRATIC = """
@@ -108,9 +120,9 @@ def shared_path(mpi_tmp_path):
 
 
 def given(comm, folder, method: str, seed: int, rounds: int, clients: int) -> str:
-    """[participation] that takes any weights from a file; fedlaavg may not be told who takes part."""
-    if method == "fedlaavg":
-        return AT_RANDOM.format("least-recent")
+    """[participation] that takes any weights from a file; some methods may not be told who takes part."""
+    if method in SELECTION_OF:
+        return AT_RANDOM.format(SELECTION_OF[method])
     q = random_q(seed, rounds, clients)
     write_schedule(comm, folder / "q.csv", q)
     return f'selection = "schedule"\nschedule = "{folder}/q.csv"'
@@ -118,12 +130,22 @@ def given(comm, folder, method: str, seed: int, rounds: int, clients: int) -> st
 
 def by_model(pattern: str, method: str) -> str:
     """[participation] with a pattern, whose weights are 1/S."""
-    return pattern.format("least-recent" if method == "fedlaavg" else "uniform")
+    return pattern.format(SELECTION_OF.get(method, "uniform"))
 
 
 def lines(keys: dict) -> str:
     """Keys as TOML."""
     return "\n".join(f"{key} = {value}" for key, value in keys.items())
+
+
+def steps_by_hand(config, t: int, n: int) -> int:
+    """I of a client in a round, from the config."""
+    steps = config.algorithm.local_steps
+    if isinstance(steps, int):
+        return steps
+    if config.algorithm.local_steps_law == "given":
+        return steps[n]
+    return int(rng.stream(config.run.seed, "local-steps", n, t).integers(steps[0], steps[1] + 1))
 
 
 def assert_as_twin(comm, text: str, gradients, case: str) -> None:
@@ -135,20 +157,24 @@ def assert_as_twin(comm, text: str, gradients, case: str) -> None:
     for t in range(len(q)):
         who, weights = participation.weights(t)
         q[t, who] = weights
+    gradient, full_gradient, at_x = gradients(simulation)
     method, _, kind, options = CASES[case]
     how, default_lr = config.algorithm, 0.1 if method in ("fedadam", "fedyogi") else 1.0
     beta = how.server_momentum
     problem = twins.Problem(
-        *gradients(simulation),
+        gradient=gradient,
+        full_gradient=full_gradient,
+        at_x=at_x,
         q=q,
         x_0=trajectory[0],
         gamma=lambda t: config.warmup.local_lr if t < config.warmup_rounds else how.local_lr,
-        local_steps=how.local_steps,
+        steps_of=lambda t, n: steps_by_hand(config, t, n),
         warmup_rounds=config.warmup_rounds,
         eta=how.amplification,
         period=how.amplify_every,
         server_lr=default_lr if how.server_lr is None else how.server_lr,
         momentum=beta if beta is not None else 0.9 if method == "fedavgm" else 0.0,
+        per_round=config.participation.clients_per_round,
     )
     assert not np.array_equal(trajectory[0], trajectory[-1])
     for t, (x, twin) in enumerate(zip(trajectory, twins.run(problem, kind, **options), strict=True)):
@@ -181,7 +207,27 @@ def test_on_a_noisy_quadratic(comm, shared_path, case, setting):
     )  # fmt: skip
     gradient = quadratic_gradient(centers, 0.3, seed=5)
     text += WARMUP if setting == "warm-up" else ""
-    assert_as_twin(comm, text, lambda simulation: (gradient, gradient), case)
+    exactly = lambda n, x: (0.5 * np.sum((x - centers[n]) ** 2), x - centers[n])  # noqa: E731
+    assert_as_twin(comm, text, lambda simulation: (gradient, gradient, exactly), case)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "steps", ["[2, 1, 4, 3, 1, 5, 2, 2, 3]", '[1, 4]\nlocal_steps_law = "uniform"'], ids=["given", "drawn"]
+)
+def test_with_unequal_local_steps(comm, shared_path, case, steps):
+    """The same where each client takes steps of its own number, given or drawn anew in each round."""
+    draws = np.random.default_rng(len(case))
+    centers, initial = draws.standard_normal((9, 4)), draws.standard_normal(4)
+    method, keys, _, _ = CASES[case]
+    keys = {"name": f'"{method}"', "local_lr": 0.03, "amplification": 1.4, "amplify_every": 4, **keys}
+    text = QUADRATIC.format(
+        centers=centers.tolist(), initial=initial.tolist(), algorithm=lines(keys),
+        participation=given(comm, shared_path, method, len(case), 24, 9),
+    ).replace("local_steps = 2", f"local_steps = {steps}")  # fmt: skip
+    gradient = quadratic_gradient(centers, 0.3, seed=5)
+    exactly = lambda n, x: (0.5 * np.sum((x - centers[n]) ** 2), x - centers[n])  # noqa: E731
+    assert_as_twin(comm, text, lambda simulation: (gradient, gradient, exactly), case)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -198,7 +244,9 @@ def test_on_logistic_regression(comm, shared_path, case):
         pixels = (data.train_inputs.reshape(300, -1) / 255 - 0.5) / 0.3
         rows = [partition.samples(n) for n in range(7)]
         samples = [pixels[r] for r in rows], [data.train_labels[r] for r in rows], 4
-        return tuple(logistic_gradient(*samples, batch, 3) for batch in (8, 0))
+        by_batch, full = (logistic_gradient(*samples, batch, 3) for batch in (8, 0))
+        loss = lambda n, x: logistic_loss(samples[0][n], samples[1][n], x)  # noqa: E731
+        return by_batch, full, lambda n, x: (loss(n, x), full(n, 0, x))
 
     assert_as_twin(comm, text + WARMUP.replace("7", "2"), gradients, case)
 
@@ -249,7 +297,7 @@ def test_mifa_with_everybody_is_fedavg(comm, warm_start):
 @pytest.mark.parametrize("name", ["mifa", "fedvarp", "fedlaavg"])
 def test_the_running_mean_is_the_mean_of_the_table(comm, name):
     """What the server keeps up to date by changes is the mean of what all clients remember."""
-    who = SOME.replace("uniform", "least-recent") if name == "fedlaavg" else SOME
+    who = SOME.replace("uniform", SELECTION_OF.get(name, "uniform"))
     simulation, _ = quadratic(comm, who, name=f'"{name}"')
     assert_close(simulation.state.extras["mean"], table(comm, simulation, "memory").mean(axis=0), 1e-7)
 
@@ -402,6 +450,66 @@ def test_only_those_who_take_part_get_x(comm, name):
     assert (np.abs(others - trajectory[-1]).max(axis=1) > 1e-3).all()
 
 
+def test_f3ast_with_everybody_weighs_all_alike(comm):
+    """All are chosen in every round: all rates are the same, and go to 1."""
+    simulation, _ = quadratic(comm, EVERYBODY, name='"f3ast"', rate_step=0.5)
+    np.testing.assert_allclose(simulation.state.extras["rates"], 1 - (7 / 8) * 0.5**15)
+
+
+def test_f3ast_takes_turns(comm):
+    """All available, two chosen at a time: everybody comes once before anybody comes again."""
+    simulation, _ = quadratic(
+        comm, 'selection = "by-method"\nclients_per_round = 2', rounds=12, name='"f3ast"', rate_step=0.1
+    )
+    assert (simulation.population.minibatches_drawn == 3 * 2).all()
+
+
+def test_ca_fed_leaves_nobody_out_for_a_large_kappa(comm):
+    """All that matters is bias: everybody available takes part, with 1 / (N pi_n)."""
+    who = AT_RANDOM.format("all").replace("clients_per_round = 3", "")
+    simulation, trajectory = quadratic(comm, who, name='"ca-fed"', bias_weight=1e9)
+    _, plain = quadratic(comm, who, name='"debiasing-fedavg"')
+    visits, q = simulation.state.extras["visits"], simulation.state.extras["allocation"]
+    np.testing.assert_allclose(q, 1 / (8 * (visits + 0.5) / 16))
+    assert not np.array_equal(trajectory[-1], trajectory[0])
+    assert np.abs(trajectory[-1] - plain[-1]).max() < 0.3
+
+
+def test_ca_fed_leaves_out_the_largest_losses_for_kappa_0(comm):
+    """Without bias in the error only the clients with the smallest losses stay."""
+    simulation, _ = quadratic(comm, EVERYBODY, name='"ca-fed"', bias_weight=0)
+    q, losses = simulation.state.extras["allocation"], simulation.state.extras["losses"]
+    assert np.flatnonzero(q).tolist() == [int(losses.argmin())]
+
+
+def test_mimelite_without_momentum_is_fedavg(comm):
+    """b = 0."""
+    _, mime = quadratic(comm, SOME, name='"mimelite"', local_momentum=0)
+    _, plain = quadratic(comm, SOME)
+    assert_close(mime, plain)
+
+
+def test_fednova_with_equal_steps_is_fedavg(comm):
+    """I_eff / I_n = 1."""
+    _, nova = quadratic(comm, SOME, name='"fednova"')
+    _, plain = quadratic(comm, SOME)
+    np.testing.assert_array_equal(nova, plain)
+
+
+def test_fednova_finds_the_mean_where_fedavg_follows_those_who_step_more(comm):
+    """Two groups of clients; gamma is small. The fixed point of FedAvg is pulled to the second one."""
+    centers = np.repeat([[0.0], [1.0]], 4, axis=0).tolist()
+    keys = {"local_lr": 0.02, "local_steps": [1] * 4 + [9] * 4}
+    text = QUADRATIC.replace("noise_std = 0.3\n", "").replace("local_steps = 2\n", "")
+    ends = {}
+    for name in ("fedavg", "fednova"):
+        algorithm = lines({"name": f'"{name}"', **keys})
+        words = {"centers": centers, "initial": [0.3], "participation": EVERYBODY, "algorithm": algorithm}
+        ends[name] = simulate(comm, text.format(**words), ("run.num_rounds=150",))[1][-1][0]
+    assert abs(ends["fednova"] - 0.5) < 0.03
+    assert ends["fedavg"] > 0.85
+
+
 def test_fedawe_moves_by_the_rounds_missed(comm, shared_path):
     """A client that comes for the first time in round 4 echoes its update five times, from x_0."""
     q = np.zeros((5, 8))
@@ -426,7 +534,7 @@ def test_fedavgm_is_fedavg_with_server_momentum(comm):
     np.testing.assert_array_equal(named, option)
 
 
-@pytest.mark.parametrize("name", sorted(set(METHODS) - {"fedlaavg"}))
+@pytest.mark.parametrize("name", sorted(set(METHODS) - set(SELECTION_OF)))
 def test_p_1_with_eta_is_a_server_rate(comm, name):
     """Amplification after every round scales what a round adds, as server_lr does."""
     # With adaptive methods too: the direction does not depend on the rate.
@@ -524,7 +632,7 @@ def test_schedules_count_from_the_end_of_the_warm_up():
 @pytest.mark.parametrize("name", METHODS)
 def test_a_restored_run_goes_on_with_the_same_bits(comm, shared_path, name):
     """State of the server and memory of the clients, through a checkpoint's files, in mid-interval."""
-    who = SOME.replace("uniform", "least-recent") if name == "fedlaavg" else SOME
+    who = SOME.replace("uniform", SELECTION_OF.get(name, "uniform"))
     keys = {"wait_rounds": 4} if name.startswith("wait-") else {}
     keys |= {"name": f'"{name}"', "amplification": 1.5, "amplify_every": 5}
     original, _ = quadratic(comm, who, rounds=8, **keys)

@@ -13,6 +13,7 @@ from fedmpi.errors import ClientError
 from fedmpi.simulation.lockstep import PackError, in_lockstep
 from fedmpi.simulation.loop import Simulation, make_pack
 from fedmpi.simulation.outcome import Output
+from tests.support.configs import SELECTION_OF
 
 pytestmark = pytest.mark.mpi
 
@@ -73,6 +74,10 @@ PACKS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
     "other numbers of steps, sizes of minibatches": (
         (), (("algorithm.local_steps=1",), ("algorithm.batch_size=0",), ("algorithm.batch_size=3",), ())
     ),
+    "unequal local steps": (
+        ("algorithm.local_steps=[1, 4]", 'algorithm.local_steps_law="uniform"'),
+        (*SEEDS[:2], ('algorithm.name="fednova"',), ('algorithm.name="scaffold"',), ("data.augment=true",)),
+    ),
     "other participation": (
         (), (
             ('participation.selection="all"',),
@@ -84,8 +89,9 @@ PACKS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
     ),
     "warm-up and none": ((), (("warmup.num_rounds=3", "warmup.local_lr=0.2"), ())),
     "methods": (
-        ('participation.selection="least-recent"',),
-        tuple((f'algorithm.name="{name}"', "algorithm.amplify_every=3") for name in METHODS
+        (),
+        tuple((f'algorithm.name="{name}"', "algorithm.amplify_every=3",
+               f'participation.selection="{SELECTION_OF.get(name, "least-recent")}"') for name in METHODS
               if not name.startswith("wait")),
     ),
     "waiting": (

@@ -37,6 +37,10 @@ CASES = {
     "fedexp": (*EVERYBODY, 'algorithm.name="fedexp"', "algorithm.epsilon=1e-4"),
     "fedstale": (*EVERYBODY, 'algorithm.name="fedstale"'),
     "fedawe": (*EVERYBODY, 'algorithm.name="fedawe"'),
+    "mimelite": (*EVERYBODY, 'algorithm.name="mimelite"'),
+    "unequal local steps": (
+        *EVERYBODY, "algorithm.local_steps=[1, 4]", 'algorithm.local_steps_law="uniform"',
+    ),
     "fedpbc": ('participation.selection="uniform"', 'algorithm.name="fedpbc"'),
 }  # fmt: skip
 

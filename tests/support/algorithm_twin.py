@@ -91,3 +91,12 @@ def logistic_gradient(
         return np.concatenate([(p.T @ a).ravel(), p.sum(axis=0)])
 
     return gradient
+
+
+def logistic_loss(inputs: np.ndarray, labels: np.ndarray, y: np.ndarray) -> float:
+    """The mean cross-entropy of the same model on these samples."""
+    num_classes = len(y) // (inputs.shape[1] + 1)
+    logits = inputs @ y[:-num_classes].reshape(num_classes, -1).T + y[-num_classes:]
+    highest = logits.max(axis=1, keepdims=True)
+    whole = highest[:, 0] + np.log(np.exp(logits - highest).sum(axis=1))
+    return float((whole - logits[np.arange(len(labels)), labels]).mean())

@@ -33,6 +33,9 @@ local_steps = 2
 batch_size = 8
 """
 
+# Methods that can do with one selection only.
+SELECTION_OF = {"fedlaavg": "least-recent", "f3ast": "by-method", "ca-fed": "all"}
+
 # 30 rounds that FEDMPI_TEST_SLEEP slows down, so that a test can stop or kill the run in the middle.
 SLOW = (
     SMALL.replace('"logistic"', '"tests.support.user_code:slow_model"')

@@ -8,6 +8,7 @@ server_lr, momentum, amplification.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -25,12 +26,14 @@ class Problem:
     q: np.ndarray  # (T, N)
     x_0: np.ndarray
     gamma: Callable[[int], float]  # of a round
-    local_steps: int
+    steps_of: Callable[[int, int], int]  # I of a client in a round
     warmup_rounds: int = 0
     eta: float = 1.0
     period: int = 1
     server_lr: float = 1.0
     momentum: float = 0.0
+    at_x: Callable[[int, np.ndarray], tuple[float, np.ndarray]] | None = None  # F_n and grad F_n
+    per_round: int | None = None  # S, where the method chooses; None: all
     drawn: dict[int, int] = field(default_factory=dict)  # minibatches of each client so far
 
     def sample(self, n: int, y: np.ndarray, *, full: bool = False) -> np.ndarray:
@@ -89,7 +92,7 @@ class FedAvg:
     def local(self, t: int, n: int, x: np.ndarray) -> np.ndarray:
         """D_n = y_I - x."""
         y = x
-        for _ in range(self.p.local_steps):
+        for _ in range(self.p.steps_of(t, n)):
             y = y - self.p.gamma(t) * self.p.sample(n, y)
         return y - x
 
@@ -124,7 +127,7 @@ class WaitMinibatch(FedAvg):
 
     def local(self, t, n, x):
         y = x
-        for _ in range(self.p.local_steps):
+        for _ in range(self.p.steps_of(t, n)):
             y = y - self.p.gamma(t) * self.p.sample(n, y, full=self.full)
         return y - x
 
@@ -221,10 +224,10 @@ class Scaffold(FedAvg):
     def round(self, t, x, who):
         if not who:
             return None
-        gamma, steps, before = self.p.gamma(t), self.p.local_steps, self.c
+        gamma, before = self.p.gamma(t), self.c
         added, changes = np.zeros(len(x)), []
         for n in who:
-            y = x
+            y, steps = x, self.p.steps_of(t, n)
             for _ in range(steps):
                 y = y - gamma * (self.p.sample(n, y) - self.control[n] + before)
             new = self.control[n] - before + (x - y) / (steps * gamma)
@@ -249,7 +252,7 @@ class AmplifiedScaffold(FedAvg):
 
     def local(self, t, n, x):
         y, c = x, self.control.mean(axis=0)
-        for _ in range(self.p.local_steps):
+        for _ in range(self.p.steps_of(t, n)):
             gradient = self.p.sample(n, y)
             self.of_period.setdefault(n, []).append(gradient)
             y = y - self.p.gamma(t) * (gradient - self.control[n] + c)
@@ -270,7 +273,7 @@ class FedProx(FedAvg):
 
     def local(self, t, n, x):
         y = x
-        for _ in range(self.p.local_steps):
+        for _ in range(self.p.steps_of(t, n)):
             y = y - self.p.gamma(t) * (self.p.sample(n, y) + self.mu * (y - x))
         return y - x
 
@@ -323,7 +326,7 @@ class Focus(FedAvg):
             return None
         for n in who:
             w, z = x, np.zeros(len(x))
-            for k in range(1, self.p.local_steps + 1):
+            for k in range(1, self.p.steps_of(t, n) + 1):
                 if k > 1:
                     w = w - self.p.gamma(t) * z
                 g = self.p.sample(n, w)
@@ -413,7 +416,7 @@ class FedDyn(FedAvg):
         mean, total = np.zeros(len(x)), np.zeros(len(x))
         for n in who:
             y = x
-            for _ in range(self.p.local_steps):
+            for _ in range(self.p.steps_of(t, n)):
                 slope = self.p.sample(n, y) - self.control[n] + self.alpha * (y - x)
                 y = y - self.p.gamma(t) * slope
             self.control[n] = self.control[n] - self.alpha * (y - x)
@@ -459,3 +462,120 @@ class FedPBC(FedAWE):
         for n in range(self.n_all):
             self.models[n] = self.models[n] + self.local(t, n, self.models[n])
         return self.models[who].mean(axis=0) - x if who else None
+
+
+class F3AST(FedAvg):
+    """Ribero et al. (2022), Algorithm 1, and `update_vectors` of their training_utils.py.
+
+    -dH/dr_n = p_n^2 / r_n^2, the S largest of those available (`top_k`: of equal ones the first); r <-
+    (1 - beta) r, plus beta for the chosen; x <- x + sum over the chosen of p_n / r_n D_n; p_n = 1/N, and
+    so is r_n at first.
+    """
+
+    def __init__(self, problem: Problem, beta: float) -> None:
+        super().__init__(problem)
+        self.beta, self.r = beta, np.full(self.n_all, 1 / self.n_all)
+
+    def round(self, t, x, who):
+        p = 1 / self.n_all
+        gain = {n: (p / self.r[n]) ** 2 for n in who}
+        chosen = sorted(who, key=lambda n: (-gain[n], n))[: self.p.per_round]
+        self.r = np.array([(1 - self.beta) * r + self.beta * (n in chosen) for n, r in enumerate(self.r)])
+        return sum(p / self.r[n] * self.local(t, n, x) for n in chosen) if who else None
+
+
+class CAFed(FedAvg):
+    """Rodio et al. (2023), Algorithm 1, and `MarkovianClientsSampler` in their clients_sampler.py.
+
+    Lines 3-5: hear who is there and their losses, update estimates, q = alpha / pi with alpha = 1/N. Lines
+    6-7: `_truncate_clients`, first by |lambda| from the largest, then by pi from the smallest. Then the
+    available with q > 0 train, and x <- x + sum of q_n D_n. The history of everybody is kept as it was.
+    """
+
+    def __init__(self, problem: Problem, tolerance: float, kappa: float, memory: float) -> None:
+        super().__init__(problem)
+        self.tolerance, self.kappa, self.memory = tolerance, kappa, memory
+        self.history: list[set[int]] = []
+        self.loss: dict[int, float] = {}
+
+    def round(self, t, x, who):
+        self.history.append(set(who))
+        heard = {n: self.p.at_x(n, x)[0] for n in who}
+        if heard and not self.loss:
+            self.loss = {n: np.mean(list(heard.values())) for n in range(self.n_all)} | heard
+        elif heard:
+            self.loss |= {n: self.memory * self.loss[n] + (1 - self.memory) * heard[n] for n in who}
+        pi, lam = np.array([self.estimates(n) for n in range(self.n_all)]).T
+        losses = np.array([self.loss.get(n, 0.0) for n in range(self.n_all)])
+        q = 1 / self.n_all / pi
+        q = self.truncate(q, sorted(range(self.n_all), key=lambda n: -abs(lam[n])), pi, losses)
+        q = self.truncate(q, sorted(range(self.n_all), key=lambda n: pi[n]), pi, losses)
+        kept = [n for n in who if q[n] > 0]
+        return sum(q[n] * self.local(t, n, x) for n in kept) if kept else None
+
+    def estimates(self, n: int) -> tuple[float, float]:
+        """pi_n and lambda_n from the whole history, with half a visit more of each kind."""
+        there = [n in present for present in self.history]
+        pairs = list(itertools.pairwise(there))
+        stays = (pairs.count((True, True)) + 0.5) / (sum(a for a, _ in pairs) + 1)
+        away = (pairs.count((False, False)) + 0.5) / (sum(not a for a, _ in pairs) + 1)
+        return (sum(there) + 0.5) / (len(there) + 1), stays + away - 1
+
+    def truncate(self, q, order, pi, losses):
+        """`_truncate_clients`."""
+        best = self.objective(q, pi, losses)
+        for n in order:
+            without = np.where(np.arange(self.n_all) == n, 0, q)
+            if without.sum() == 0:
+                break
+            found = self.objective(without, pi, losses)
+            if best - found >= self.tolerance:
+                q, best = without, found
+        return q
+
+    def objective(self, q, pi, losses) -> float:
+        """`_estimate_optimization_objective`."""
+        w = pi * q / (pi * q).sum()
+        tv = 0.5 * np.linalg.norm(w - 1 / self.n_all, ord=1)
+        return w @ losses + self.kappa * losses.max() * tv**2
+
+
+class MimeLite(FedAvg):
+    """Karimireddy et al. (2021), Algorithm 1 for MimeLite, with the row SGDm of their table.
+
+    U: y <- y - gamma ((1 - beta) g_n(y) + beta m), m of the round's start; V: m <- (1 - beta) c + beta m,
+    with c the mean over those present of the full-batch gradients at x.
+    """
+
+    def __init__(self, problem: Problem, beta: float) -> None:
+        super().__init__(problem)
+        self.beta, self.m = beta, np.zeros(len(problem.x_0))
+
+    def local(self, t, n, x):
+        y = x
+        for _ in range(self.p.steps_of(t, n)):
+            y = y - self.p.gamma(t) * ((1 - self.beta) * self.p.sample(n, y) + self.beta * self.m)
+        return y - x
+
+    def round(self, t, x, who):
+        added = super().round(t, x, who)
+        if who:
+            c = np.mean([self.p.at_x(n, x)[1] for n in who], axis=0)
+            self.m = (1 - self.beta) * c + self.beta * self.m
+        return added
+
+
+class FedNova(FedAvg):
+    """Wang et al. (2020), Section 4.1, for SGD without momentum: a_n is a vector of tau_n ones.
+
+    d_n = (y_n - x) / |a_n|_1; tau_eff = sum of p_n tau_n; x <- x + tau_eff sum of p_n d_n. p_n sums to 1:
+    of other weights q, p = q / sum of q, and the whole is scaled by sum of q as FedAvg is.
+    """
+
+    def round(self, t, x, who):
+        if not who:
+            return None
+        taus, q = np.array([self.p.steps_of(t, n) for n in who]), self.p.q[t, who]
+        d = np.array([self.local(t, n, x) for n in who]) / taus[:, None]
+        p = q / q.sum()
+        return q.sum() * (p @ taus) * (p @ d)

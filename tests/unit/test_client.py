@@ -61,10 +61,9 @@ def train(trainer: LocalTrainer, client=0, *, t=0, drawn=0, steps=4, lr=0.1) -> 
     task = Task(
         start=trainer.start,
         local={"update": update[None]},
-        works=[Work(trainer.data, client, drawn)],
+        works=[Work(trainer.data, client, drawn, steps=steps)],
         method=plain(),
         current=Round(t, np.array([client]), np.ones(1), lr),
-        local_steps=steps,
         reseed=trainer.reseed,
     )
     failures = Failures()

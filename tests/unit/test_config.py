@@ -94,7 +94,9 @@ PARTITIONS = (
     '"iid", "majority-label", "dirichlet", "dirichlet-per-client", "classes-per-client", "natural", '
     "package.module:function"
 )
-SELECTIONS = '"all", "uniform", "permutation", "least-recent", "minimum-separation", "schedule"'
+SELECTIONS = (
+    '"all", "uniform", "permutation", "least-recent", "by-method", "minimum-separation", "schedule"'
+)
 
 # One wrong value in BASE: key, TOML text, value shown, accepted, line.
 WRONG_VALUES = [
@@ -139,7 +141,7 @@ WRONG_VALUES = [
     ("participation.availability", '"no"', '"no"', 'tables {name = "...", ...} with keys of their own', 14),
     ("participation.selection", '"some"', '"some"', f"one of {SELECTIONS}", 14),
     ("participation.weighting", '"1/N"', '"1/N"', 'one of "equal", "all", "inverse-probability"', 14),
-    ("algorithm.name", '"fedsgd"', '"fedsgd"', '"fedpbc", package.module:function', 18),
+    ("algorithm.name", '"fedsgd"', '"fedsgd"', '"fednova", package.module:function', 18),
     ("run.device", '"gpu"', '"gpu"', 'one of "auto", "cpu", "cuda"', 2),
     ("run.device", '["cpu"]', "['cpu']", 'one of "auto", "cpu", "cuda"', 2),
     ("run.dtype", '"float16"', '"float16"', 'one of "float32", "float64"', 2),

@@ -89,10 +89,9 @@ def updates_of(made: LocalTrainer, clients: list[int], steps: int = 4) -> dict[i
     task = Task(
         start=made.start,
         local={"update": updates},
-        works=[Work(made.data, n, 3 * n) for n in clients],
+        works=[Work(made.data, n, 3 * n, steps=steps) for n in clients],
         method=Method(config_of(), 20),
         current=Round(0, np.array(clients), np.ones(len(clients)), 0.05),
-        local_steps=steps,
     )
     failures = Failures()
     made.train(updates, [task], failures)

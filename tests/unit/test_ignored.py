@@ -9,19 +9,19 @@ import fedmpi
 from fedmpi.config import METHODS, validate
 from fedmpi.experiments.notes import notes_on
 from fedmpi.methods import Round, make_method
-from tests.support.configs import SMALL
+from tests.support.configs import SELECTION_OF, SMALL
 
 WARMUP = ["warmup.num_rounds=2", "warmup.local_lr=0.1"]
 WEIGH_THEMSELVES = {
     "mifa", "fedlaavg", "fedau", "fedvarp", "focus", "wait-minibatch", "wait-full", "debiasing-fedavg",
-    "fedawe", "fedpbc",
+    "fedawe", "fedpbc", "f3ast", "ca-fed",
 }  # fmt: skip
 
 
 def overrides_of(method: str) -> list[str]:
     """A valid config with a method."""
     others = {
-        "fedlaavg": ["participation.selection=least-recent"],
+        **{name: [f"participation.selection={selection}"] for name, selection in SELECTION_OF.items()},
         "wait-minibatch": ["algorithm.wait_rounds=3"],
         "wait-full": ["algorithm.wait_rounds=3"],
     }

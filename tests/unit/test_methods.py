@@ -11,7 +11,7 @@ import pytest
 
 from fedmpi.config import Config, validate
 from fedmpi.methods import METHODS, ServerState, make_method
-from tests.support.configs import ROOT, SMALL
+from tests.support.configs import ROOT, SELECTION_OF, SMALL
 
 
 def config_with(eta: float = 1.0, interval: int = 1, warmup: int = 0) -> Config:
@@ -197,9 +197,10 @@ CLASSES = {
     "wait-minibatch": "WaitMinibatch", "wait-full": "WaitFull", "fedstale": "FedStale",
     "debiasing-fedavg": "DebiasingFedAvg", "fedexp": "FedExP", "feddyn": "FedDyn",
     "fedawe": "FedAwe", "fedpbc": "FedPbc",
+    "f3ast": "F3ast", "ca-fed": "CaFed", "mimelite": "MimeLite", "fednova": "FedNova",
 }  # fmt: skip
 NEEDED = {
-    "fedlaavg": ["participation.selection=least-recent"],
+    **{name: [f"participation.selection={selection}"] for name, selection in SELECTION_OF.items()},
     "wait-minibatch": ["algorithm.wait_rounds=3"],
     "wait-full": ["algorithm.wait_rounds=3"],
 }

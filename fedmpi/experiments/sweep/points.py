@@ -47,7 +47,7 @@ class Point:
         config = self.config
         clients = config.participation.clients_per_round or config.data.num_clients or _EVERY_CLIENT
         batch = config.algorithm.batch_size or _EVERY_CLIENT
-        return float(config.run.num_rounds) * config.algorithm.local_steps * batch * clients
+        return float(config.run.num_rounds) * config.algorithm.mean_local_steps * batch * clients
 
     @property
     def cost_key(self) -> str:

@@ -25,7 +25,7 @@ from fedmpi.storage.files import write_contended
 from fedmpi.storage.lock import writer_lock
 
 # Of [algorithm], what the warm-up uses too. Of [run], what decides which rows and models are stored.
-_USED = ("local_steps", "batch_size", "engine", "clip_norm")
+_USED = ("local_steps", "local_steps_law", "batch_size", "engine", "clip_norm")
 _CADENCES = ("eval_every", "eval_train_every", "record_params_every")
 
 
