@@ -476,7 +476,7 @@ def test_ca_fed_leaves_nobody_out_for_a_large_kappa(comm):
 
 
 def test_ca_fed_leaves_out_the_largest_losses_for_kappa_0(comm):
-    """Without bias in the error those with the largest losses go, as long as the mean loss falls by that."""
+    """Without bias in the error those with the largest losses go, as long as the mean loss falls."""
     simulation, _ = quadratic(comm, EVERYBODY, name='"ca-fed"', bias_weight=0)
     q, losses = simulation.state.extras["allocation"], simulation.state.extras["losses"]
     assert q[losses.argmax()] == 0
