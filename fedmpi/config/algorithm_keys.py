@@ -21,6 +21,11 @@ def _halves(config: Config) -> bool:
     return config.algorithm.lr_schedule == "step"
 
 
+def _reads_interval(config: Config) -> bool:
+    name = config.algorithm.name
+    return config.algorithm.amplification != 1 or bool(METHODS.fact(name, "reads_interval"))
+
+
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig:
     """[algorithm] How clients and server move."""
@@ -52,9 +57,13 @@ class AlgorithmConfig:
         1,
         "P, rounds between amplifications",
         at_least=1,
-        has_effect=lambda config: (
-            config.algorithm.amplification != 1 or METHODS.fact(config.algorithm.name, "reads_interval")
-        ),
+        has_effect=_reads_interval,
+    )
+    amplify_law: str = option(
+        "fixed",
+        "observed: amplify_every at first, then P from how long clients take to come back",
+        choices=("fixed", "observed"),
+        has_effect=_reads_interval,
     )
     lr_schedule: str = option("constant", "gamma over rounds after the warm-up", choices=LR_SCHEDULES)
     lr_halve_every: int | None = option(

@@ -20,6 +20,7 @@ from fedmpi.config.keys import Config
 from fedmpi.config.records import replace
 from fedmpi.config.registry import METHODS
 from fedmpi.data.local_steps import LocalSteps
+from fedmpi.methods import returns
 
 method = METHODS  # `method(name, keys...)` registers a class
 
@@ -135,6 +136,7 @@ class Method:
         self.config = config
         self.num_clients = num_clients
         self.local_steps = LocalSteps(config, num_clients)
+        self.observes_interval = config.algorithm.amplify_law == "observed"  # P from who comes back when
         self.server_lr = options.server_lr if options.server_lr is not None else self.default_server_lr
         self.momentum = (
             options.server_momentum if options.server_momentum is not None else self.default_momentum
@@ -207,6 +209,8 @@ class Method:
         extras = self.initial_extras(len(global_params))
         if self.momentum:
             extras["momentum"] = np.zeros_like(global_params)
+        if self.observes_interval:
+            extras |= returns.initial(self.num_clients)
         return self.begin(ServerState(global_params, np.zeros_like(global_params), 0, extras))
 
     def begin(self, state: ServerState) -> ServerState:
@@ -223,6 +227,9 @@ class Method:
 
     def increment(self, state: ServerState, current: Round) -> tuple[np.ndarray, ServerState]:
         """What round t adds to x, and the state after it; nothing at all where x does not move."""
+        if self.observes_interval:
+            there = current.clients[current.takes_part]
+            state = self.with_extras(state, **returns.seen(state.extras, current.t, there))
         if not self.moves(current):
             return zeros_like(state.global_params), state
         direction, changed = self.direction(state, current)
@@ -250,7 +257,9 @@ class Method:
         warmup = self.config.warmup_rounds
         if t < warmup:
             return t + 1 == warmup
-        return t + 1 - state.anchor_round == self.config.algorithm.amplify_every
+        given = self.config.algorithm.amplify_every
+        wanted = returns.interval(state.extras, given) if self.observes_interval else given
+        return t + 1 - state.anchor_round >= wanted
 
     def amplify(self, state: ServerState, t: int) -> ServerState:
         """x_{t+1} = x_{t+1} + (eta - 1) u, with the eta of round t."""

@@ -21,7 +21,7 @@ FAILURE = 0.05  # c
 # Methods that correct for how often clients take part, or remember the absent ones.
 CORRECTING = (
     "fedau", "mifa", "fedvarp", "fedlaavg", "focus", "scaffold", "amplified-scaffold", "debiasing-fedavg",
-    "feddyn", "fedawe", "fedpbc",
+    "feddyn", "fedawe", "fedpbc", "f3ast", "ca-fed",
 )  # fmt: skip
 
 

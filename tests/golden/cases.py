@@ -208,6 +208,10 @@ def _methods() -> Iterator[Case]:
         quadratic = validate.parse(_QUADRATIC.format(**words), "golden.toml")
         variants = (("loop", "float64"),)
         yield Case(f"methods/{method}-quadratic", f"{method} on a quadratic problem", quadratic, variants)
+    words = {"method": "scaffold", "selection": "permutation", "steps": "3"}
+    observed = _CLASSIFIER.format(options='amplify_law = "observed"', **words)
+    source = "scaffold, amplified after intervals that are observed"
+    yield Case("methods/observed-interval", source, validate.parse(observed, "golden.toml"))
 
 
 _COMPOSITION = "sinusoidal,markov,outages"

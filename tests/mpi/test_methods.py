@@ -10,6 +10,7 @@ from fedmpi.config import METHODS, validate
 from fedmpi.data import rng
 from fedmpi.data.sources import load_dataset
 from fedmpi.methods import METHODS as KINDS
+from fedmpi.methods import returns
 from fedmpi.participation import make_participation
 from fedmpi.simulation.loop import Simulation
 from fedmpi.storage.checkpoint import read_checkpoint, read_part, write_checkpoint, write_part
@@ -448,6 +449,36 @@ def test_only_those_who_take_part_get_x(comm, name):
     assert_close(own[who], np.tile(trajectory[-1], (len(who), 1)))
     others = np.delete(own, who, axis=0)
     assert (np.abs(others - trajectory[-1]).max(axis=1) > 1e-3).all()
+
+
+def test_amplification_after_intervals_that_are_observed(comm):
+    """Groups in turns of three rounds: after the third cycle every twelfth round is amplified, and before
+    by the periods seen so far; x moves by eta times what the interval gave.
+    """
+    who = 'availability = "periodic"\nnum_groups = 4\nrounds_per_group = 3\nselection = "all"'
+    keys = {"amplification": 1.5, "amplify_every": 2, "amplify_law": '"observed"', "local_lr": 0.01}
+    simulation, x = quadratic(comm, who, rounds=80, **keys)
+    extras, ends, anchor = returns.initial(8), [], 0
+    for t in range(80):
+        extras |= returns.seen(extras, t, make_participation(simulation.config, 8).weights(t)[0])
+        if t + 1 - anchor >= returns.interval(extras, 2):
+            ends, anchor = [*ends, t], t + 1
+    assert set(np.diff(ends)[-3:]) == {12}
+    assert simulation.state.anchor_round == ends[-1] + 1
+    gradient = quadratic_gradient(CENTERS, 0.3, seed=5)
+    drawn, y, start = dict.fromkeys(range(8), 0), x[0], x[0]
+    for t in range(80):
+        moves = []
+        for n in make_participation(simulation.config, 8).weights(t)[0].tolist():
+            z = y
+            for _ in range(2):
+                z = z - 0.01 * gradient(n, drawn[n], z)
+                drawn[n] += 1
+            moves.append(z - y)
+        y = y + np.mean(moves, axis=0)
+        if t in ends:
+            y = start = start + 1.5 * (y - start)
+        assert_close(x[t + 1], y, 1e-5)
 
 
 def test_f3ast_with_everybody_weighs_all_alike(comm):
