@@ -31,6 +31,7 @@ class MimeLite(Method):
     broadcasts = ("statistics",)
     client_sums = ("gradient_at_x",)
     asks_gradients = True
+    sends = receives = 2  # the update and grad F_n(x); x and m
     steps_by_itself = True
     rate_on_device = True
     step_options = ("local_momentum",)

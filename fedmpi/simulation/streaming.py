@@ -53,8 +53,8 @@ class Stream:
         """Add the updates of a part that is trained. `values`: largest magnitudes in each row."""
         self._seconds += seconds
         self._failure = self._failure or failure
-        for name, values in part.numbers().items():
-            self._numbers[name][part.mine] = values
+        for name, numbers in part.numbers().items():
+            self._numbers[name][part.mine] = numbers
         weights = self._order.current.weights[part.mine]
         for rows, total, peaks, own in zip(
             part.rows().values(), self._totals.values(), self._peaks, values, strict=True

@@ -61,10 +61,15 @@ def _per_round(run: Run, costs: np.ndarray, rounds: np.ndarray) -> np.ndarray:
 
 
 def _local_steps(run: Run, rounds: np.ndarray) -> np.ndarray:
-    trained = run.train.participants.to_numpy()
+    trained, steps = run.train.participants.to_numpy(), run.config["algorithm"]["local_steps"]
     if json.loads(run.attributes.get("traffic", "{}")).get("absent_train"):
         trained = np.where(_is_warmup(run), trained, len(run.clients))
-    return _per_round(run, trained * run.config["algorithm"]["local_steps"], rounds)
+    elif isinstance(steps, list) and run.config["algorithm"]["local_steps_law"] == "given":
+        own = run.participation.assign(steps=np.array(steps)[run.participation["client"]])
+        taken = own.groupby("round").steps.sum().reindex(run.train["round"], fill_value=0)
+        return _per_round(run, taken.to_numpy(), rounds)
+    mean = steps if isinstance(steps, int) else np.mean(steps)  # of numbers that are drawn
+    return _per_round(run, trained * mean, rounds)
 
 
 def _is_warmup(run: Run) -> np.ndarray:

@@ -78,6 +78,19 @@ def test_scaffold_and_waiting(tmp_path, small_config, powercap):
     assert set(totals(waiting)) == {"rounds", "local_steps", "bytes_sent", "seconds"}
 
 
+def test_unequal_local_steps(small_config, powercap):
+    """Given ones are counted for each client that took part; of drawn ones the mean."""
+    who = {"participation.selection": "uniform", "participation.clients_per_round": 2}
+    given = fedmpi.run(
+        small_config, {"algorithm.local_steps": [1, 2, 3, 4, 5, 6, 7], **who}, progress=False
+    )
+    taken = (given.participation["client"] + 1).groupby(given.participation["round"]).sum()
+    assert time_of(given, "local-steps", np.arange(7)).tolist() == [0, *np.cumsum(taken)]
+    drawn = {"algorithm.local_steps": [1, 4], "algorithm.local_steps_law": "uniform", **who}
+    run = fedmpi.run(small_config, drawn, progress=False)
+    assert time_of(run, "local-steps", np.array([0, 6])).tolist() == [0, 6 * 2 * 2.5]
+
+
 def test_a_warmup_sends_plain_updates(small_config, powercap):
     """Three rounds of plain FedAvg, then SCAFFOLD: two vectors a participant, then four."""
     settings = {"algorithm.name": "scaffold", "warmup.num_rounds": 3, "warmup.local_lr": 0.1}
