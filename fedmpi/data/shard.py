@@ -158,8 +158,11 @@ class ClientData:
         """(inputs, labels) of an owned client, without augmentation or noise, in parts of up to `most`."""
         first = int(self._starts[place_of(client, self._num_ranks)])
         for start in range(first, first + self.size(client), most):
-            rows = np.arange(start, min(start + most, first + self.size(client)))
-            inputs, labels = self._take(self._where(rows))
+            end = min(start + most, first + self.size(client))
+            if self._order is None:  # where they are: nothing is sent to a GPU
+                inputs, labels = self.inputs[start:end], self.labels[start:end]
+            else:
+                inputs, labels = self._take(self._where(np.arange(start, end)))
             yield self.normalise(inputs), labels
 
     def num_drawn(self, client: int, count: int) -> int:

@@ -38,7 +38,9 @@ class FedExP(Method):
         """eta_g d."""
         d, whole = current.sums["weighted_sum"], math.fsum(current.weights)
         mean_square = math.fsum(current.weights * current.numbers["square"]) / whole
+        if mean_square == 0:
+            return d, {}
         square_of_mean = total(d * d) / whole**2
-        # Of numbers that may lie on a GPU: nobody waits for them.
-        rate = mean_square / (2 * (square_of_mean + self.config.algorithm.epsilon))
-        return rate.clip(1.0) * d, {}
+        # 1 / eta_g. Its numbers may lie on a GPU: nobody waits for them.
+        inverse = (square_of_mean + self.config.algorithm.epsilon) * (2 / mean_square)
+        return d / inverse.clip(None, 1.0), {}

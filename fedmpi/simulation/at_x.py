@@ -13,24 +13,23 @@ from fedmpi.data.shard import ClientData
 from fedmpi.models.flat import FlatModel
 
 
-def client_loss(model: FlatModel, data: ClientData, client: int) -> float:
-    """F_n of an owned client; 0 without samples."""
+def client_loss(model: FlatModel, data: ClientData, client: int) -> Tensor:
+    """F_n of an owned client, a float64 number that may lie on a GPU; 0 without samples."""
     model.module.eval()
-    parts = [
-        model.task.losses(model.module(inputs), labels).double().sum()
-        for inputs, labels in data.all_samples(client)
-    ]
+    loss = model.values.new_zeros((), dtype=torch.float64)
+    for inputs, labels in data.all_samples(client):
+        loss += model.task.losses(model.module(inputs), labels).double().sum()
     model.module.train()
-    return sum(part.item() for part in parts) / max(data.size(client), 1)
+    return loss / max(data.size(client), 1)
 
 
-def add_client_gradient(model: FlatModel, data: ClientData, client: int, row: Tensor) -> float:
-    """Adds grad F_n of an owned client to a row; returns F_n. Without samples both are 0."""
+def add_client_gradient(model: FlatModel, data: ClientData, client: int, row: Tensor) -> Tensor:
+    """Adds grad F_n of an owned client to a row, and returns F_n; without samples both are 0."""
     model.module.eval()
-    loss_sum, parts = 0.0, model.trainable_views(row)
+    loss_sum, parts = model.values.new_zeros((), dtype=torch.float64), model.trainable_views(row)
     for inputs, labels in data.all_samples(client):
         loss = model.task.losses(model.module(inputs), labels).sum() / data.size(client)
         torch._foreach_add_(parts, model.gradient(loss))
-        loss_sum += loss.item()
+        loss_sum += loss.detach()
     model.module.train()
     return loss_sum

@@ -78,7 +78,7 @@ class Probe:
         losses = np.zeros(self.num_clients)
         self._model.load(x)
         for place, client in enumerate(self.owned.tolist()):
-            losses[client] = add_client_gradient(self._model, self._data, client, rows[place])
+            losses[client] = add_client_gradient(self._model, self._data, client, rows[place]).item()
             tick(place + 1)
 
         # Exact: each client's loss has one owner.
@@ -90,7 +90,9 @@ class Probe:
         losses, mine = np.zeros(len(clients)), owner_of(clients, self._comm.size) == self._comm.rank
         self._model.load(x)
         with torch.inference_mode():
-            losses[mine] = [client_loss(self._model, self._data, n) for n in clients[mine].tolist()]
+            own = [client_loss(self._model, self._data, n) for n in clients[mine].tolist()]
+        if own:
+            losses[mine] = torch.stack(own).cpu().numpy()
         self._comm.sum_in_place(losses)
         return losses
 

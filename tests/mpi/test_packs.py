@@ -74,6 +74,7 @@ PACKS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
     "other numbers of steps, sizes of minibatches": (
         (), (("algorithm.local_steps=1",), ("algorithm.batch_size=0",), ("algorithm.batch_size=3",), ())
     ),
+    "own models": (("algorithm.name=fedpbc",), SEEDS + RATES[:1]),  # more than are trained at once
     "unequal local steps": (
         ("algorithm.local_steps=[1, 4]", 'algorithm.local_steps_law="uniform"'),
         (*SEEDS[:2], ('algorithm.name="fednova"',), ('algorithm.name="scaffold"',), ("data.augment=true",)),

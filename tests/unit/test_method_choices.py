@@ -8,7 +8,11 @@ import pytest
 from fedmpi.config import validate
 from fedmpi.data.local_steps import LocalSteps
 from fedmpi.errors import ConfigError, UserError
+from fedmpi.methods import make_method
+from fedmpi.methods.ca_fed import CaFed
 from tests.support.configs import SMALL
+
+CA_FED = ["algorithm.name=ca-fed", "participation.selection=all"]
 
 
 @pytest.mark.parametrize(
@@ -40,6 +44,27 @@ def test_refused_in_words(changes, words):
     with pytest.raises(ConfigError) as error:
         validate.parse(SMALL, "c.toml", changes)
     assert words in str(error.value)
+
+
+def test_ca_fed_asks_the_most_correlated_first_then_the_least_available(monkeypatch):
+    """Two passes over all clients, in these orders, whatever the losses are."""
+    method = make_method(validate.parse(SMALL, "c.toml", CA_FED), 7)
+    orders, state = [], method.init(np.zeros(3))
+    once = CaFed._without
+    monkeypatch.setattr(
+        CaFed,
+        "_without",
+        lambda self, q, order, *rest: (orders.append(order), once(self, q, order, *rest))[1],
+    )
+    # Client 0 is always there, 1 in every second round, 2 in stretches of four, all others never.
+    for t in range(24):
+        there = [n for n, comes in enumerate((True, t % 2 == 0, t // 4 % 2 == 0)) if comes]
+        state = method.notice(state, t, np.array(there), np.ones(len(there)))
+    by_correlation, by_availability = (order.tolist() for order in orders[-2:])
+    assert by_correlation[0] == 1  # it changes in every round: lambda near -1
+    assert by_correlation.index(2) == 1  # 0.75 of its states stay
+    assert by_availability[-1] == 0
+    assert set(by_availability[:4]) == {3, 4, 5, 6}
 
 
 def test_as_many_steps_as_clients_where_only_the_data_tell_how_many():
