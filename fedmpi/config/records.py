@@ -12,6 +12,7 @@ def replace(record: Record, **values: Any) -> Record:
 
     Fields are not checked, and defaults not made again.
     """
-    new = object.__new__(type(record))
+    kind = type(record)
+    new = kind.__new__(kind)
     new.__dict__.update(record.__dict__, **values)
     return new

@@ -16,10 +16,13 @@ from fedmpi.config.starting import starting_config
 from fedmpi.errors import ConfigError
 from fedmpi.participation import Participation, make_participation
 from fedmpi.participation.composition import seeds_of
-from fedmpi.participation.cycle import cycle_of
+from fedmpi.participation.cycle import cycle_of, stored_cycle
+from fedmpi.results.ends import read_end
+from fedmpi.results.groups import value_text
 from fedmpi.theory.long_run import long_run
 from fedmpi.theory.weights import Weights
 from tests.support.configs import SMALL
+from tests.support.simulations import run_to_file
 
 DAY = '{name = "sinusoidal", probability = 0.5, amplitude = 0.4, rounds_per_day = 12}'
 CHAIN = '{name = "markov", to_active = 0.3, to_inactive = 0.2}'
@@ -201,6 +204,17 @@ def test_cycles_meet_where_all_of_them_do():
     """Of cycles of 6 and 20 rounds, 60; a part without one does not count."""
     law = '{name = "non-stationary", probability = 0.3, shape = "sine"}'
     assert cycle_of(config_of(f"[{TURNS}, {law}, {CHAIN}]").participation) == 60
+
+
+def test_a_stored_config_has_its_cycle(tmp_path):
+    """What a result file holds of a list is read as well: reports, ends and hints know the cycle."""
+    config = config_of(f'[{TURNS}, {{name = "cyclic", cycle_rounds = 4, probability = 0.5}}]')
+    run = run_to_file(config, tmp_path / "run.h5")
+    assert stored_cycle(run.config) == 12
+    assert read_end(tmp_path / "run.h5", "train_loss").cycle == 12
+    assert "periodic (num_groups 2, rounds_per_group 3) and cyclic" in value_text(
+        run.config["participation"]["availability"]
+    )
 
 
 def test_the_resolved_text_gives_the_same_config():
