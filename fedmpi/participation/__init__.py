@@ -1,13 +1,15 @@
 """Who takes part in round t, and with what weight q_t^n.
 
-Three questions: who could take part (availability.py; by chance: chance.py, markov.py, sinusoidal.py;
-from a file: traces.py), which of those do (selection.py), with what weight (weighting.py); or a file
-answers all three (schedule.py). Invariant: `weights(t)` is the same on every rank without a message, since
-all randomness is addressed by (seed, purpose, round).
+Questions: who could take part (availability.py; by chance: chance.py, markov.py, sinusoidal.py; from a
+file: traces.py; several at once: composition.py), which of those do (selection.py), whose update arrives
+(delivery.py), with what weight (weighting.py); or a file answers all of them (schedule.py). Invariant:
+`weights(t)` is the same on every rank without a message, since all randomness is addressed by (seed,
+purpose, round).
 """
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -15,6 +17,7 @@ import numpy as np
 from fedmpi.config.keys import Config
 from fedmpi.config.registry import SELECTIONS, WEIGHTINGS
 from fedmpi.participation.composition import make_availability
+from fedmpi.participation.delivery import Delivery, DeliveryKeys
 from fedmpi.participation.expectation import expected_weights
 
 # They register themselves, in the order in which their names are listed.
@@ -40,6 +43,11 @@ class Participation(Protocol):
         depends on the rounds before. The arrays are remembered: do not write into them.
         """
 
+    def undelivered(self, t: int) -> tuple[np.ndarray, np.ndarray]:
+        """(clients, rounds): those who were chosen in round t and whose update did not arrive in it, and the
+        round in which it will, or NEVER.
+        """
+
     def state(self) -> dict[str, np.ndarray]:
         """What a checkpoint must hold for `weights` to continue."""
 
@@ -57,8 +65,10 @@ class SelectedParticipation:
         who = config.participation
         self._availability = make_availability(who, num_clients, config.run.seed, labels)
         part = SELECTIONS.part(who.selection)
-        own = {name: getattr(who, name) for name in sorted(part.key_names - {"clients_per_round"})}
+        others = {"clients_per_round", *(key.name for key in fields(DeliveryKeys))}
+        own = {name: getattr(who, name) for name in sorted(part.key_names - others)}
         self._selection = part.make(who.clients_per_round, num_clients, config.run.seed, **own)
+        self._delivery = Delivery(who, num_clients, config.run.seed)
         self._chances_are_known = not part.facts.get("chance_unknown")
         # A weighting that no one reads is not computed: it may not be defined here.
         self._weighting_name = who.weighting if config.weights_count else "equal"
@@ -82,18 +92,24 @@ class SelectedParticipation:
                 f"weights({t}) asked for after round {self._round}: this selection depends on earlier "
                 "rounds and only goes forward; ask in ascending order, or create the participation again"
             )
-        clients = self._selection.select(t, self.available(t), self._availability.turn(t))
+        chosen = self._selection.select(t, self.available(t), self._availability.turn(t))
+        clients = self._delivery.arriving(t, chosen)
         weights = self._weighting(clients, self._num_clients, lambda: self._chances(t, clients))
         self._round, self._answer = t, (clients, weights)
         return self._answer
 
+    def undelivered(self, t: int) -> tuple[np.ndarray, np.ndarray]:
+        """Whose update of round t does not arrive in it, and when it does."""
+        self.weights(t)
+        return self._delivery.undelivered
+
     def _chances(self, t: int, clients: np.ndarray) -> np.ndarray:
-        """The probability that these clients take part in round t.
+        """The probability that these clients take part in round t, and that their update arrives.
 
         Choosing S gives every available client the same chance; the config allows it here only where the
         number of available clients is not random.
         """
-        chances = self._availability.probability(t, clients)
+        chances = self._availability.probability(t, clients) * self._delivery.chances(clients)
         if self._per_round is None:
             return chances
         return chances * min(1, self._per_round / max(len(self.available(t)), 1))
@@ -103,10 +119,13 @@ class SelectedParticipation:
         alone = self._per_round is None and self._weighting_name != "equal"  # others do not matter
         if not self._chances_are_known or not (alone or self._availability.is_independent):
             return None
+        if self._delivery.may_lose and not (alone or self._per_round is None):
+            return None  # how many of the chosen are left changes the weights
         everybody = np.arange(self._num_clients)
+        arrives = self._delivery.chances(everybody)
         try:
-            stated = self._availability.probability(t, everybody)
-            chances = self._availability.chances(t, everybody)
+            stated = self._availability.probability(t, everybody) * arrives
+            chances = self._availability.chances(t, everybody) * arrives
         except NotImplementedError:
             return None
         if self._weighting_name == "inverse-probability":  # of the one that is stated
@@ -117,12 +136,16 @@ class SelectedParticipation:
         return expected_weights(chances, self._weighting_name, self._per_round)
 
     def availability_chances(self, t: int, clients: np.ndarray) -> np.ndarray:
-        """The probability that these clients are available in round t, where it is known."""
-        return self._availability.probability(t, clients)
+        """The probability that these clients are available in round t and are heard, where it is known."""
+        return self._availability.probability(t, clients) * self._delivery.chances(clients)
 
     def correlation(self) -> np.ndarray | float | None:
-        """Of rounds, as the availability has it; None if the selection itself remembers."""
-        return None if self._goes_forward_only else self._availability.correlation()
+        """Of rounds, as the availability has it; None if the selection itself remembers.
+
+        Losses are drawn anew in each round: a chain of which some is lost forgets at no single rate.
+        """
+        kept = None if self._goes_forward_only else self._availability.correlation()
+        return None if self._delivery.may_lose and kept is not None and np.any(kept) else kept
 
     def state(self) -> dict[str, np.ndarray]:
         """The selection's, and the availability's under names with a prefix."""

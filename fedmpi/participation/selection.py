@@ -16,6 +16,7 @@ from fedmpi.config.keys import Config
 from fedmpi.config.options import option
 from fedmpi.config.registry import METHODS, SELECTIONS, Finding
 from fedmpi.data import rng
+from fedmpi.participation.delivery import DeliveryKeys, delivery_conflicts
 
 # `selection(name, keys...)` registers a class (clients_per_round, num_clients, seed, and what other keys it
 # declares, by name). Facts that others ask for: `gives_weights`, where it decides who takes part and with
@@ -62,7 +63,12 @@ class Memoryless:
         """Nothing to restore."""
 
 
-@selection("all")
+def _conflicts(config: Config) -> Iterator[Finding]:
+    yield from _count_conflicts(config)
+    yield from delivery_conflicts(config)
+
+
+@selection("all", DeliveryKeys, conflicts=delivery_conflicts)
 class All(Memoryless):
     """Every available client."""
 
@@ -74,7 +80,7 @@ class All(Memoryless):
         return available
 
 
-@selection("uniform", CountKeys, conflicts=_count_conflicts)
+@selection("uniform", CountKeys, DeliveryKeys, conflicts=_conflicts)
 class Uniform(Memoryless):
     """S of the available clients at random without repetition, independently in every round."""
 
@@ -90,7 +96,7 @@ class Uniform(Memoryless):
         return np.sort(available[draws.choice(len(available), self._count, replace=False, shuffle=False)])
 
 
-@selection("permutation", CountKeys, conflicts=_count_conflicts)
+@selection("permutation", CountKeys, DeliveryKeys, conflicts=_conflicts)
 class Permutation:
     """S of the available clients in a random order: all of them once before any again (regularized).
 
@@ -151,7 +157,7 @@ class Permutation:
         self._queue = order
 
 
-@selection("least-recent", CountKeys, conflicts=_count_conflicts)
+@selection("least-recent", CountKeys, DeliveryKeys, conflicts=_conflicts)
 class LeastRecent:
     """The S available clients that took part longest ago, those who never did first; ties at random."""
 
@@ -215,7 +221,9 @@ class SeparationKeys:
     )
 
 
-@selection("minimum-separation", CountKeys, SeparationKeys, conflicts=_count_conflicts, chance_unknown=True)
+@selection(
+    "minimum-separation", CountKeys, DeliveryKeys, SeparationKeys, conflicts=_conflicts, chance_unknown=True
+)
 class MinimumSeparation:
     """S of the available clients that have waited for R rounds, at random; R = 0 is `uniform`.
 

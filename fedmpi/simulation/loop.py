@@ -325,6 +325,9 @@ class Simulation:
                 weight=current.weights[there],
                 update_max=reduced.update_max[there],
             )
+            away, arrives = self.participation.undelivered(t)
+            if len(away):
+                output.add("undelivered", round=t, client=away, arrives=arrives)
 
     def choose(self, t: int, method: Method) -> Round:
         """Collective. Who takes part in round t: what participation says and the method makes of it."""

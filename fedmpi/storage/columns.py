@@ -104,6 +104,11 @@ OPTIONAL_TABLES: dict[str, tuple[Column, ...]] = {
         Column("round", "i8", "rounds", "completed rounds"),
         Column("joules", "f8", "J", "used by the nodes since the row before, or since this leg began"),
     ),
+    "undelivered": (
+        Column("round", "i8", "rounds", "round t, from 0"),
+        Column("client", "i8", "1", "client that was chosen in it and whose update did not arrive in it"),
+        Column("arrives", "i8", "rounds", "the round in which it does; -1: never"),
+    ),
     "theory": (
         Column("round", "i8", "rounds", "completed rounds: the gradients are those at x_t"),
         Column("grad_norm2", "f8", "1", "|grad f(x_t)|^2, f the mean over clients of their mean losses"),

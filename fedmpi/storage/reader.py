@@ -53,6 +53,7 @@ class Run:
     amplification: pandas.DataFrame | None = None  # with run.eval_at_amplification
     clients_eval: pandas.DataFrame | None = None  # with run.eval_clients_every
     energy: pandas.DataFrame | None = None  # joules, where the nodes tell (RAPL, NVML)
+    undelivered: pandas.DataFrame | None = None  # with participation.dropout: round, client, arrives
 
     @property
     def name(self) -> str:
@@ -125,6 +126,7 @@ def _read(path: Path, file: h5py.File) -> Run:
         amplification=tables.get("amplification"),
         clients_eval=_with_part_names(tables.get("clients_eval")),
         energy=tables.get("energy"),
+        undelivered=tables.get("undelivered"),
     )
 
 
