@@ -44,9 +44,7 @@ class Participation(Protocol):
         """
 
     def undelivered(self, t: int) -> tuple[np.ndarray, np.ndarray]:
-        """(clients, rounds): those who were chosen in round t and whose update did not arrive in it, and the
-        round in which it will, or NEVER.
-        """
+        """(clients, rounds): who was chosen in round t and is not heard in it; when it will be, or NEVER."""
 
     def state(self) -> dict[str, np.ndarray]:
         """What a checkpoint must hold for `weights` to continue."""

@@ -97,7 +97,7 @@ def _schedule(path: Path) -> str:
 def _trace_csv(folder: Path, data: bytes) -> str:
     from fedmpi.config import ParticipationConfig
     from fedmpi.errors import UserError
-    from fedmpi.participation.availability import make_availability
+    from fedmpi.participation.composition import make_availability
 
     path = _write(folder / "trace.csv", data)
     config = ParticipationConfig(availability="trace", trace=str(path))

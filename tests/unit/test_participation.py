@@ -15,7 +15,7 @@ import pytest
 from fedmpi.config import Config, validate
 from fedmpi.errors import UserError
 from fedmpi.participation import Participation, make_participation
-from fedmpi.participation.availability import make_availability
+from fedmpi.participation.composition import make_availability
 from tests.support.configs import SMALL
 
 PAPER = {

@@ -58,6 +58,7 @@ def files(tmp_path_factory):
         "run.eval_clients_every=3",
         "algorithm.name=amplified-scaffold", "algorithm.amplification=2", "algorithm.amplify_every=3",
         "participation.availability=own:who", "participation.selection=permutation",
+        "participation.dropout=0.5",
     )  # fmt: skip
     words = [word for setting in settings for word in ("--set", setting)]
     zone = folder / "intel-rapl:0"  # a counter of energy
