@@ -44,7 +44,7 @@ class Participation(Protocol):
         """
 
     def undelivered(self, t: int) -> tuple[np.ndarray, np.ndarray]:
-        """(clients, rounds): who was chosen in round t and is not heard in it; when it will be, or NEVER."""
+        """(clients, rounds): whom the server does not hear in round t, and when it will, or NEVER."""
 
     def state(self) -> dict[str, np.ndarray]:
         """What a checkpoint must hold for `weights` to continue."""
