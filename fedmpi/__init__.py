@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedmpi.errors.moved import watch_for_old_names
 from fedmpi.mpi.world import launched_rank
+from fedmpi.results.many_runs import load_runs
 from fedmpi.storage.reader import Run, load_run
-from fedmpi.storage.runs import load_runs
 
 if TYPE_CHECKING:
     from fedmpi.experiments.api import advise, check, resume, run, sweep
@@ -32,6 +32,21 @@ __all__ = [
 ]  # fmt: skip
 
 watch_for_old_names()
+
+
+def _plot(
+    run: Run, metric: str | None = None, x: str = "rounds", ax: Any = None, label: str | None = None
+) -> Any:
+    """One metric on matplotlib axes, which are returned; without a name all panels of `fedmpi plot`.
+
+    `x`: "rounds", "local-steps", "bytes", "seconds" or "energy"; `ax`: axes of an earlier call.
+    """
+    from fedmpi.results.plots.at_once import draw_at_once
+
+    return draw_at_once([run], metric, x, ax, label)
+
+
+Run.plot = _plot  # here, since files are read by a layer that draws nothing
 
 
 def is_root() -> bool:

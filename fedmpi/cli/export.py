@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedmpi.errors import UserError
 from fedmpi.storage.output import write_output
-from fedmpi.storage.runs import load_runs
+from fedmpi.storage.runs import read_runs
 
 FORMATS = (".csv", ".json", ".parquet")
 
@@ -25,7 +25,7 @@ def export(paths: Sequence[str], out: str, table: str) -> int:
         raise UserError(f"--out {out}: Parquet needs pyarrow; pip install pyarrow, or write .csv or .json")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # printed below, in our own words
-        rows = load_runs(paths, table)
+        rows = read_runs(paths, table)
     for problem in rows.attrs["skipped"]:
         print(f"fedmpi: warning: left out: {problem}", file=sys.stderr)
     if not len(rows):

@@ -16,9 +16,9 @@ from fedmpi.experiments import api
 from fedmpi.experiments.preview import Preview
 from fedmpi.methods import Method
 from fedmpi.results.fairness import fairness
+from fedmpi.results.many_runs import load_runs
 from fedmpi.results.paired import Comparison, Difference, compare
 from fedmpi.storage.reader import Run, load_run
-from fedmpi.storage.runs import load_runs
 
 FUNCTIONS = (api.run, api.resume, api.sweep, api.check, api.advise, load_run, load_runs, compare, fairness)
 _RECORDS = {Run: "fedmpi", Preview: "", Comparison: "", Difference: "", Dataset: "fedmpi.data.prepared"}

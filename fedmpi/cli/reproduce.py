@@ -19,7 +19,7 @@ from fedmpi.mpi.watch.beginning import beginning
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.storage.output import write_output
 from fedmpi.storage.reader import load_run
-from fedmpi.storage.runs import load_runs
+from fedmpi.storage.runs import read_runs
 
 
 def reproduce(args: argparse.Namespace) -> int:
@@ -79,7 +79,7 @@ def _show(recipe: Recipe, points: list[Point], store: Store, folder: Path) -> No
 
 def _write_curves(paths: list[Path], target: Path) -> None:
     """Every evaluation of every run, with the settings that differ: small enough to publish."""
-    table = load_runs(paths)
+    table = read_runs(paths)
     metrics = [name for name in load_run(paths[0]).metrics if name in table]
     differ = [key for key in table if "." in key and table[key].astype(str).nunique() > 1]
     kept = ["name", "seed", *(k for k in differ if not k.startswith("run.")), "round", *metrics]

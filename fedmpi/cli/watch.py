@@ -16,7 +16,8 @@ import h5py
 import numpy as np
 
 from fedmpi.errors import UserError
-from fedmpi.results.text import duration
+from fedmpi.results.colour import with_colour
+from fedmpi.results.text import bar, duration
 from fedmpi.storage.columns import RUNNING, headline, short_name, stored_metrics
 from fedmpi.storage.reader import read_run, read_table
 from fedmpi.storage.runs import find_runs
@@ -61,6 +62,7 @@ def watch(path: str, *, once: bool, every: float) -> int:
             lines = _folder_frame(runs, size) if is_folder else _run_frame(runs[0], size.columns)
             # Names come from files: they must not contain terminal control codes.
             lines = ["".join(c if c.isprintable() else "?" for c in line) for line in lines]
+            lines = [with_colour(line, is_terminal=is_terminal) for line in lines]
             # Home, each line cleared to its end, the rest of the screen cleared: no flicker.
             text = "\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"
             print(text if is_terminal else "\n".join(lines), end="" if is_terminal else "\n", flush=True)
@@ -116,11 +118,6 @@ def see(path: Path) -> Seen:
     )  # fmt: skip
 
 
-def _bar(share: float, width: int = 20) -> str:
-    filled = int(width * min(share, 1.0))
-    return "█" * filled + "░" * (width - filled)
-
-
 def _pace(run: Seen) -> str:
     """Rate and time left of a run that is running; its total time otherwise."""
     if run.status != RUNNING:
@@ -133,7 +130,7 @@ def _run_frame(run: Seen, columns: int) -> list[str]:
     share = run.completed / run.total
     lines = [
         f"{run.name}  ({run.path})",
-        f"{share:4.0%} {_bar(share)} {run.completed:,}/{run.total:,} rounds  {_pace(run)}",
+        f"{share:4.0%} {bar(share)} {run.completed:,}/{run.total:,} rounds  {_pace(run)}",
     ]
     width = max(14, *map(len, run.metrics))
     for name, values in run.metrics.items():
@@ -160,7 +157,7 @@ def _folder_frame(entries: Sequence[Seen | str], size: object) -> list[str]:
     share = done / total if total else 0.0
     lines = [
         f"{len(runs)} runs: {text}" + (f"; {unreadable} unreadable" if unreadable else ""),
-        f"{share:4.0%} {_bar(share)} {done:,}/{total:,} rounds of all",
+        f"{share:4.0%} {bar(share)} {done:,}/{total:,} rounds of all",
     ]
     runs.sort(key=lambda run: run.status != RUNNING)
     room = max(size.lines - 5, 5)

@@ -25,9 +25,9 @@ from fedmpi.experiments.python_input import (
     override_texts,
     points_of,
 )
+from fedmpi.results.many_runs import load_runs
 from fedmpi.simulation.outcome import Listener, Outcome
 from fedmpi.storage.reader import Run, load_run, read_attributes
-from fedmpi.storage.runs import load_runs
 
 if TYPE_CHECKING:
     import pandas

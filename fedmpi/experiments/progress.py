@@ -12,7 +12,7 @@ import sys
 import time
 from typing import TextIO
 
-from fedmpi.results.text import duration, is_terminal
+from fedmpi.results.text import bar, duration, is_terminal
 from fedmpi.simulation.outcome import Listener
 from fedmpi.storage.columns import headline, short_name
 
@@ -66,13 +66,11 @@ class Progress(Listener):
         rate = (completed - self._done_before) / elapsed if elapsed > 0 else 0.0
         remaining = (self._total - completed) / rate if rate > 0 else math.inf
         share = completed / self._total
-        filled = int(20 * share)
-        bar = "█" * filled + "░" * (20 - filled)
         metrics = f"  train loss {self._loss:.4f}" if math.isfinite(self._loss) else ""
         if math.isfinite(self._other):
             metrics += f"  test {short_name(self._name)} {self._other:.3f}"
         return (
-            f"{share:4.0%} {bar} {completed:,}/{self._total:,} {self._unit}  {rate:.1f}/s  "
+            f"{share:4.0%} {bar(share)} {completed:,}/{self._total:,} {self._unit}  {rate:.1f}/s  "
             f"elapsed {duration(elapsed)}  left {duration(remaining)}{metrics}"
         )
 

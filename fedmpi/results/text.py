@@ -51,6 +51,16 @@ def _with_prefix(count: float, unit: str) -> str:
     return f"{count:.0f} {unit}"
 
 
+def bar(share: float, width: int = 20) -> str:
+    """A share as a bar of block characters.
+
+    >>> bar(0.5, 4)
+    '██░░'
+    """
+    filled = int(width * min(share, 1.0))
+    return "█" * filled + "░" * (width - filled)
+
+
 def is_terminal(stream: TextIO) -> bool:
     """Whether a person sees the stream. Open MPI gives its ranks a pseudo-terminal.
 

@@ -29,6 +29,11 @@ class Clock:
     after: Callable[[Run, np.ndarray], np.ndarray | None]
     missing: str = ""  # why a file may not hold it
 
+    @property
+    def is_beside(self) -> bool:
+        """Whether tables of evaluations have a column for it beside round and wall time."""
+        return self.column not in ("rounds", "seconds")
+
 
 def clock_of(name: str) -> Clock:
     """The clock of a name; `local_steps` is as good as `local-steps`."""
@@ -41,10 +46,18 @@ def clock_of(name: str) -> Clock:
 def time_of(run: Run, name: str, rounds: np.ndarray) -> np.ndarray:
     """What a clock shows after so many completed rounds; a UserError where the file does not tell."""
     clock = clock_of(name)
-    shown = clock.after(run, np.asarray(rounds))
+    shown = clock.after(run, np.asarray(rounds)) if run.train is not None else _in_table(run, clock, rounds)
     if shown is None:
         raise UserError(f"x = {name}: run file {run.path} does not hold it: {clock.missing}")
     return shown
+
+
+def _in_table(run: Run, clock: Clock, rounds: np.ndarray) -> np.ndarray | None:
+    """The same of a run that a table of evaluations holds: its columns have the clocks."""
+    if clock.column == "rounds":
+        return np.asarray(rounds)
+    shown = run.eval["wall_time_s" if clock.column == "seconds" else clock.column]
+    return np.interp(rounds, run.eval["round"], shown) if shown.notna().any() else None
 
 
 def totals(run: Run) -> dict[str, float]:

@@ -16,7 +16,8 @@ import h5py
 import numpy as np
 
 from fedmpi.errors import UserError
-from fedmpi.storage.columns import OPTIONAL_TABLES, PARTS, TABLES
+from fedmpi.storage.clocks import CLOCKS
+from fedmpi.storage.columns import OPTIONAL_TABLES, PARTS, TABLES, metrics_text, stored_metrics
 from fedmpi.storage.reader import Run, load_run, read_config, read_run, read_table
 
 if TYPE_CHECKING:
@@ -27,17 +28,8 @@ _HEAD = ("file", "name", "seed", "status")
 Paths = str | os.PathLike | Iterable[str | os.PathLike]
 
 
-def load_runs(paths: Paths, table: str = "eval") -> pandas.DataFrame:
-    """One row for each run and evaluation, of all runs in a folder or a list of files and folders.
-
-    The columns are `file`, `name`, `seed`, `status`, those of the table, and every config value as
-    `section.key`. What a run does not record is nan. `table` may also be "train", "participation",
-    "clients" or "clients_eval" (of runs that have it). Files that cannot be read are left out with a
-    warning, and listed in `.attrs["skipped"]`.
-
-    >>> table = load_runs("runs/sweep")                                              # doctest: +SKIP
-    >>> table.groupby(["algorithm.amplify_every", "round"]).test_accuracy.mean()     # doctest: +SKIP
-    """
+def read_runs(paths: Paths, table: str = "eval") -> pandas.DataFrame:
+    """What `fedmpi.load_runs` gives (results/many_runs.py), as a plain table."""
     import pandas
 
     if table not in _LOADED:
@@ -54,7 +46,8 @@ def load_runs(paths: Paths, table: str = "eval") -> pandas.DataFrame:
     if not heads:
         raise UserError("no run could be read:\n  " + "\n  ".join(skipped))
     if skipped:
-        warnings.warn(_skipped_text(skipped), stacklevel=2)
+        warnings.warn(_skipped_text(skipped), stacklevel=3)
+    metrics = [json.loads(head.pop("metrics")) for head in heads]
     columns = list(dict.fromkeys(name for part in rows for name in part))  # tasks have metrics of their own
     counts = np.array([len(part[columns[0]]) for part in rows])
     result = {name: _repeat([head[name] for head in heads], counts) for name in _HEAD}
@@ -67,6 +60,7 @@ def load_runs(paths: Paths, table: str = "eval") -> pandas.DataFrame:
         result["part"] = pandas.Categorical.from_codes(result["part"], categories=PARTS)
     made = pandas.DataFrame(result, copy=False)
     made.attrs["skipped"] = skipped
+    made.attrs["metrics"] = list({metric["name"]: metric for own in metrics for metric in own}.values())
     return made
 
 
@@ -115,14 +109,35 @@ def _read_one(path: Path, table: str) -> tuple[dict[str, np.ndarray], dict[str, 
     def read(file: h5py.File) -> tuple[dict[str, np.ndarray], dict[str, Any], str, dict[str, Any]]:
         config = read_config(file.attrs["config"])
         head = {"file": str(path), "name": config["run"]["name"], "seed": config["run"]["seed"]}
+        head["metrics"] = metrics_text(stored_metrics(file.attrs))
         if table not in file:
             raise UserError(f"run file {path}: has no /{table}; run.eval_clients_every was 0")
-        return read_table(file, table), config, str(file.attrs["status"]), head
+        columns, status = read_table(file, table), str(file.attrs["status"])
+        if len({len(column) for column in columns.values()}) > 1:
+            raise UserError(f"run file {path}: damaged, the columns of /{table} differ in length")
+        if table == "eval":
+            columns |= _costs(path, file, config, columns)
+        return columns, config, status, head
 
     columns, config, status, head = read_run(path, read)
-    if len({len(column) for column in columns.values()}) > 1:
-        raise UserError(f"run file {path}: damaged, the columns of /{table} differ in length")
     return columns, {**head, "status": status, **flat_config(config)}
+
+
+def _costs(
+    path: Path, file: h5py.File, config: dict[str, Any], evaluations: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """What the run had cost at each evaluation; nan where the file does not tell."""
+    from pandas import DataFrame
+
+    tables = {name: DataFrame(read_table(file, name)) for name in ("train", "clients")}
+    run = Run(
+        path=path, status="", config=config, attributes=dict(file.attrs), eval=DataFrame(evaluations),
+        energy=DataFrame(read_table(file, "energy")) if "energy" in file else None,
+        participation=None, global_params=None, params=None, **tables,
+    )  # fmt: skip
+    rounds = evaluations["round"]
+    shown = {clock.column: clock.after(run, rounds) for clock in CLOCKS.values() if clock.is_beside}
+    return {name: np.full(len(rounds), np.nan) if v is None else v for name, v in shown.items()}
 
 
 def _repeat(values: Sequence[Any], counts: np.ndarray) -> Any:

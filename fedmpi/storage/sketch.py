@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +13,8 @@ if TYPE_CHECKING:
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH = 30
+_SECTIONS = ("algorithm", "participation", "warmup", "model", "data", "run")  # the most telling first
+_TOLD = ("algorithm.name", "run.name", "run.num_rounds", "run.seed")
 
 
 def sparkline(values: np.ndarray, width: int) -> str:
@@ -28,7 +32,7 @@ def sparkline(values: np.ndarray, width: int) -> str:
 
 
 def sketch(run: Run) -> str:
-    """Name, status and rounds; a small curve and the last value of each metric that was evaluated."""
+    """Name, status and rounds; a small curve and the last value of each metric; what the config sets."""
     method = run.config["algorithm"]["name"]
     seed, rounds = run.config["run"]["seed"], run.config["run"]["num_rounds"]
     done = f"{run.status}, {len(run.train):,} of {rounds:,} rounds"
@@ -39,4 +43,21 @@ def sketch(run: Run) -> str:
         values = values[np.isfinite(values)]
         if len(values):
             lines.append(f"  {name:<{width}} {sparkline(values, _WIDTH):<{_WIDTH}} {values[-1]:.4f}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_settings(run)])
+
+
+def _settings(run: Run) -> list[str]:
+    """Keys that differ from their defaults, folded; without those that the first line has."""
+    from fedmpi.config.effects import default_of  # here: reading a file needs no list of keys
+    from fedmpi.config.keys import sections
+
+    shown = []
+    for section in _SECTIONS:
+        given = run.config.get(section, {})
+        for key in fields(sections()[section]):
+            usual = default_of(key), key.metadata["otherwise"]
+            if key.name in given and given[key.name] not in usual and f"{section}.{key.name}" not in _TOLD:
+                name = section if key.name == "name" else key.name
+                shown.append(f"{name} {given[key.name]}")
+    text = ", ".join(shown)
+    return textwrap.wrap(text, 98, initial_indent="  ", subsequent_indent="  ", max_lines=4)

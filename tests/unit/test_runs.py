@@ -98,20 +98,24 @@ def test_runs_going_on_and_older_files(tmp_path):
 
 
 def test_a_run_shows_itself_in_a_few_lines(tmp_path):
-    """In a notebook: name, method, seed, status, rounds, and a curve with the last value of each metric."""
+    """In a notebook: name, method, seed, status, rounds, a curve and the last value of each metric, what
+    the config sets away from its defaults.
+    """
     run = fedmpi.load_run(finished_run(tmp_path / "a.h5"))
     first, *metrics = repr(run).splitlines()
     loss, last = run.eval.train_loss, run.eval.train_loss.iloc[-1]
     assert first.startswith(f"Run {run.name!r}: fedavg, seed 1, done, {len(run.train)} of ")
     assert first.endswith(f"({run.path})")
     assert metrics[0].split() == ["train_loss", sparkline(loss.to_numpy(), 30), f"{last:.4f}"]
-    assert len(metrics) == 4
+    settings = " ".join(line.strip() for line in metrics[4:])
+    assert settings.startswith("local_lr 0.05, local_steps 2, batch_size 8, selection uniform, ")
+    assert settings.endswith("eval_every 3")
 
 
 def test_a_run_without_evaluations_shows_itself_too(tmp_path):
-    """One line, while it has none."""
+    """No curves, while it has none."""
     create_run(tmp_path / "begun.h5")
-    assert repr(fedmpi.load_run(tmp_path / "begun.h5")).count("\n") == 0
+    assert "test_loss" not in repr(fedmpi.load_run(tmp_path / "begun.h5"))
 
 
 def test_state_dict(tmp_path):

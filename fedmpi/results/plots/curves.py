@@ -46,22 +46,30 @@ def draw_curves(
     )
     labels = labels or [group.label for group in groups]
     for axis, column in zip(axes[0], panels, strict=False):
-        looks = zip(colours(len(groups)), dashes(len(groups)), strict=True)
-        in_sight = [
-            _draw(axis, group, column, label, look, x)
-            for group, label, look in zip(groups, labels, looks, strict=True)
-        ]
-        _limit(axis, *map(np.concatenate, zip(*in_sight, strict=True)), may_be_log=column.endswith("loss"))
-        label_clock(axis, x)
-        axis.set_title(_PANELS[column], fontsize=11)
-        axis.margins(x=0.01)
-        tidy(axis)
+        draw_panel(axis, groups, column, labels, x)
     _add_legend(figure, axes[0, 0])
     samples = {run.config["run"].get("eval_train_samples") for run in runs} - {None}
     if samples:
         text = f"Training figures on a subset of {', '.join(map(str, sorted(samples)))} samples"
         figure.supxlabel(text, x=0.01, ha="left", fontsize=8, color="grey")
     return figure
+
+
+def draw_panel(
+    axis: object, groups: Sequence[Group], column: str, labels: Sequence[str], x: str, begun: int = 0
+) -> None:
+    """One metric of all groups on axes that have `begun` curves already."""
+    count = begun + len(groups)
+    looks = zip(colours(count)[begun:], dashes(count)[begun:], strict=True)
+    in_sight = [
+        _draw(axis, group, column, label, look, x)
+        for group, label, look in zip(groups, labels, looks, strict=True)
+    ]
+    _limit(axis, *map(np.concatenate, zip(*in_sight, strict=True)), may_be_log=column.endswith("loss"))
+    label_clock(axis, x)
+    axis.set_title(_PANELS.get(column, column.replace("_", " ").capitalize()), fontsize=11)
+    axis.margins(x=0.01)
+    tidy(axis)
 
 
 def draw_comparison(groups: Sequence[Group], key: str, symbol: str, x: str = "rounds") -> object:
