@@ -110,7 +110,7 @@ def _read_one(path: Path, table: str) -> tuple[dict[str, np.ndarray], dict[str, 
         config = read_config(file.attrs["config"])
         head = {"file": str(path), "name": config["run"]["name"], "seed": config["run"]["seed"]}
         head["metrics"] = metrics_text(stored_metrics(file.attrs))
-        if table not in file:
+        if table in OPTIONAL_TABLES and table not in file:
             raise UserError(f"run file {path}: has no /{table}; run.eval_clients_every was 0")
         columns, status = read_table(file, table), str(file.attrs["status"])
         if len({len(column) for column in columns.values()}) > 1:
