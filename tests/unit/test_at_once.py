@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import re
+import sys
+from types import SimpleNamespace
 
 import matplotlib as mpl
 import pandas
@@ -11,6 +13,7 @@ import pytest
 
 import fedmpi
 from fedmpi.errors import UserError
+from tests.support.configs import ROOT
 from tests.support.run_files import create_run, finished_run
 
 
@@ -149,3 +152,29 @@ def test_many_runs_are_cut(tmp_path):
     lines = repr(fedmpi.load_runs(tmp_path)).splitlines()
     assert lines[0].startswith("22 runs, the first 20 here;")
     assert len(lines) == 22
+
+
+def test_other_trackers_get_every_evaluation(folder, monkeypatch):
+    """The lines of analysis/README.md that send runs to W&B and MLflow, with stand-ins for both."""
+    text = (ROOT / "analysis/README.md").read_text()
+    lines = re.search(r"```python to_trackers.py\n(.*?)```", text, re.DOTALL)[1]
+    sent = {"wandb": [], "mlflow": []}
+
+    class Tracker:
+        def __enter__(self):
+            return SimpleNamespace(log=lambda metrics, step: sent["wandb"].append((step, metrics)))
+
+        def __exit__(self, *error):
+            pass
+
+    wandb = SimpleNamespace(init=lambda project, name: Tracker())
+    log = SimpleNamespace(
+        start_run=lambda run_name: Tracker(),
+        log_metrics=lambda metrics, step: sent["mlflow"].append((step, metrics)),
+    )
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setitem(sys.modules, "mlflow", log)
+    exec(lines.replace('"runs"', repr(str(folder))), {})
+    assert sent["wandb"] == sent["mlflow"]
+    assert len(sent["wandb"]) == 12
+    assert sent["wandb"][0] == (0, {"train_loss": 2.0, "test_accuracy": 0.125})
