@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from fedmpi.data.natural.clients import Client, Source
 from fedmpi.data.natural.sequences import frequent_words, windows
 from fedmpi.data.prepared import Dataset, read_dataset
 from fedmpi.errors import UserError
+from tests.support.configs import ROOT
 from tests.support.natural_data import (
     PLAYS,
     emnist,
@@ -479,3 +481,24 @@ def test_convert(tmp_path, fedmpi_cli):
     assert "exists; overwrite it with --force" in again.stderr
     unknown = fedmpi_cli("data", "convert", "leef", "leaf", "--out", "x.h5")
     assert (unknown.returncode, "did you mean leaf?" in unknown.stderr) == (2, True)
+
+
+SHAKESPEARE = ROOT.parent / "shared" / "data" / "tinyshakespeare.txt.xz"
+
+
+@pytest.mark.skipif(not SHAKESPEARE.exists(), reason=f"{SHAKESPEARE} is not there: 299 roles of real plays")
+def test_real_plays():
+    """The roles that have words, in the order of the plays; nothing that they say is lost or doubled."""
+    text = lzma.decompress(SHAKESPEARE.read_bytes()).decode()
+    options = Options(min_samples=1, test_share=0.0)
+    source = CONVERTERS["plays"](SHAKESPEARE, options)
+    with_words = [client for client in source.clients if len(client)]
+    assert len(with_words) == 299
+    assert len(source.vocabulary) == 65
+    order = [text.index(f"\n{client.name}:\n") for client in with_words[1:]]
+    assert order == sorted(order)
+    romeo = next(client for client in with_words if client.name == "ROMEO")
+    speeches = re.findall(r"(?:^|\n\n)ROMEO:\n(?!\n)(.*?)(?=\n\n|$)", text, re.DOTALL)
+    said = "\n".join(speech.strip("\n") for speech in speeches)
+    assert "".join(source.vocabulary[n] for n in romeo.labels[romeo.labels >= 0]) == said[1:]
+    assert (romeo.labels[:-1] >= 0).all()

@@ -35,7 +35,7 @@ def read(path: Path, options: Options) -> Source:
     if not roles:
         raise UserError(f"{what}: no speeches; expected ROLE: lines followed by speech")
     # What a role says is one text; one without words has none.
-    train = {role: ["\n".join(said)] for role, said in roles.items()}
+    train = {role: ["\n".join(filter(None, said))] for role, said in roles.items()}
     return next_characters(what, train, None, None, options)
 
 
