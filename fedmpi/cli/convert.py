@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedmpi.data.natural import CONVERTERS, Converted, Options, assembled
-from fedmpi.data.prepared import write_dataset
+from fedmpi.data.prepared import Dataset, write_dataset
 from fedmpi.errors import UserError, did_you_mean
 from fedmpi.results.text import bytes_text
 
@@ -32,8 +32,17 @@ def convert(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UserError(f"--out {target}: cannot write there ({error.strerror or error})") from None
     print("\n".join([f"{target} ({bytes_text(target.stat().st_size)})", *summary(converted)]))
-    print(f'use it with data.dataset = "{target}", data.partition = "natural"')
+    learned = _task(converted.dataset)
+    told = f', task.name = "{learned}"' if learned else ""
+    print(f'use it with data.dataset = "{target}", data.partition = "natural"{told}')
     return 0
+
+
+def _task(data: Dataset) -> str | None:
+    """What can be learned from labels of this kind; None for that which needs not be named."""
+    if data.train_labels.dtype.kind == "f":
+        return "regression"
+    return "next-character" if data.train_labels.ndim == 2 else None
 
 
 def summary(converted: Converted) -> list[str]:

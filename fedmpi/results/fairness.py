@@ -1,7 +1,7 @@
-"""How a model serves clients: the distribution of loss and accuracy over them, its worst end, its evenness.
+"""How a model serves clients: the distribution of loss and metrics over them, its worst end, its evenness.
 
-Every client counts the same here, however many samples it has. Invariant: "worst" is the largest loss, or
-the smallest of any other metric; and no figure depends on the order of clients.
+Every client counts the same here, however many samples it has. Invariant: "worst" is what the task says,
+the largest loss or the smallest accuracy; and no figure depends on the order of clients.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedmpi.errors import UserError
-from fedmpi.storage.columns import OPTIONAL_TABLES, PARTS
+from fedmpi.storage.columns import PARTS, Column
 from fedmpi.storage.reader import Run
 
 if TYPE_CHECKING:
     import pandas
 
 WORST_SHARE = 0.1
-_KEYS = ("round", "client", "part", "samples")
-METRICS = tuple(c.name for c in OPTIONAL_TABLES["clients_eval"] if c.name not in _KEYS)
 
 
 def fairness(run: Run) -> pandas.DataFrame:
@@ -29,7 +27,7 @@ def fairness(run: Run) -> pandas.DataFrame:
 
     The columns are `round`, `part`, `metric`, `clients` (how many), and over clients `mean`, `std`,
     `median`, `worst_decile` (mean of the worst tenth of the clients), `worst`, `best` and `jain` (Jain's
-    index of evenness, from 1/clients up to 1; of losses nan).
+    index of evenness, from 1/clients up to 1; nan where less is better, as of a loss).
 
     >>> table = fedmpi.fairness(fedmpi.load_run("a.h5"))           # doctest: +SKIP
     >>> table[table.metric == "accuracy"].set_index("round").worst_decile.plot()   # doctest: +SKIP
@@ -39,12 +37,23 @@ def fairness(run: Run) -> pandas.DataFrame:
     table = clients_of(run)
     rows = []
     for (completed, part), own in table.groupby(["round", "part"], observed=True):
-        for metric in METRICS:
-            values = own[metric].dropna().to_numpy()
+        for name, metric in metrics_of(run).items():
+            values = own[name].dropna().to_numpy()
             if len(values):
-                head = {"round": completed, "part": part, "metric": metric, "clients": len(values)}
-                rows.append(head | spread(values, metric))
+                head = {"round": completed, "part": part, "metric": name, "clients": len(values)}
+                rows.append(head | spread(values, lower_is_better=is_lower_better(metric)))
     return pandas.DataFrame(rows)
+
+
+def metrics_of(run: Run) -> dict[str, Column]:
+    """What is recorded of each client, the loss first."""
+    found = {name.removeprefix("train_"): column for name, column in run.metrics.items()}
+    return {name: column for name, column in found.items() if name in clients_of(run)}
+
+
+def is_lower_better(metric: Column) -> bool:
+    """Whether the client with most of it is served worst."""
+    return metric.better != "higher"
 
 
 def clients_of(run: Run) -> pandas.DataFrame:
@@ -57,13 +66,13 @@ def clients_of(run: Run) -> pandas.DataFrame:
     return run.clients_eval
 
 
-def spread(values: np.ndarray, metric: str) -> dict[str, float]:
+def spread(values: np.ndarray, *, lower_is_better: bool) -> dict[str, float]:
     """Figures of one metric over clients.
 
-    >>> spread(np.array([0.5, 1.0, 0.75, 0.75]), "accuracy")["worst_decile"]
+    >>> spread(np.array([0.5, 1.0, 0.75, 0.75]), lower_is_better=False)["worst_decile"]
     0.5
     """
-    ordered = worst_first(values, metric)
+    ordered = np.sort(values)[::-1] if lower_is_better else np.sort(values)
     return {
         "mean": float(ordered.mean()),
         "std": float(ordered.std()),
@@ -71,18 +80,8 @@ def spread(values: np.ndarray, metric: str) -> dict[str, float]:
         "worst_decile": float(ordered[: math.ceil(WORST_SHARE * len(ordered))].mean()),
         "worst": float(ordered[0]),
         "best": float(ordered[-1]),
-        "jain": math.nan if is_loss(metric) else jain(ordered),
+        "jain": math.nan if lower_is_better or ordered[0] < 0 else jain(ordered),
     }
-
-
-def worst_first(values: np.ndarray, metric: str) -> np.ndarray:
-    """Sorted, from the client that is served worst to the best."""
-    return np.sort(values)[::-1] if is_loss(metric) else np.sort(values)
-
-
-def is_loss(metric: str) -> bool:
-    """Whether less is better."""
-    return metric.endswith("loss")
 
 
 def jain(values: np.ndarray) -> float:
@@ -102,7 +101,8 @@ def parts_in(run: Run) -> Iterator[str]:
 
 
 def last_values(run: Run, part: str, metric: str) -> np.ndarray:
-    """Of each client at the last evaluation, worst first."""
+    """Of each client at the last evaluation, from the one that is served worst to the best."""
     table = clients_of(run)
     rows = table[(table["part"] == part) & (table["round"] == table["round"].max())]
-    return worst_first(rows[metric].dropna().to_numpy(), metric)
+    values = np.sort(rows[metric].dropna().to_numpy())
+    return values[::-1] if is_lower_better(metrics_of(run)[metric]) else values

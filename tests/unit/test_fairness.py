@@ -56,14 +56,15 @@ def test_figures_by_hand(tmp_path):
 def test_the_worst_tenth_is_rounded_up():
     """Of 21 clients three are the worst tenth, the smallest accuracies or the largest losses."""
     values = np.random.default_rng(0).permutation(21.0 * np.arange(21))
-    assert spread(values, "accuracy")["worst_decile"] == 21
-    assert spread(values, "loss")["worst_decile"] == 21 * 19
+    assert spread(values, lower_is_better=False)["worst_decile"] == 21
+    assert spread(values, lower_is_better=True)["worst_decile"] == 21 * 19
 
 
 def test_the_order_of_clients_does_not_matter(tmp_path):
     """No figure changes by a bit if clients are numbered otherwise."""
     values = np.random.default_rng(1).random(37)
-    assert spread(values, "accuracy") == spread(values[::-1].copy(), "accuracy")
+    turned = values[::-1].copy()
+    assert spread(values, lower_is_better=False) == spread(turned, lower_is_better=False)
 
 
 def test_jain_of_nobody():

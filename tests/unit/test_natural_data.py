@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import fedmpi
 from fedmpi.data.natural import CONVERTERS, Options, assembled
 from fedmpi.data.natural.clients import Client, Source
 from fedmpi.data.natural.sequences import frequent_words, windows
@@ -87,6 +88,8 @@ def test_shakespeare_of_leaf(tmp_path):
     """Of LEAF's windows only the character after the text is to be predicted."""
     (tmp_path / "data.json").write_text(leaf_text({"a": (["  ab", " abc"], ["c", "a"])}))
     source = CONVERTERS["leaf"](tmp_path / "data.json", Options())
+    data = converted("leaf", tmp_path / "data.json")
+    assert (data.num_tokens, data.num_classes) == (4, 4)
     assert source.vocabulary == (" ", "a", "b", "c")
     assert source.clients[0].inputs.tolist() == [[0, 0, 1, 2], [0, 1, 2, 3]]
     assert source.clients[0].labels.tolist() == [[-1, -1, -1, 3], [-1, -1, -1, 1]]
@@ -101,7 +104,10 @@ def test_tweets_of_leaf(tmp_path):
     source = CONVERTERS["leaf"](tmp_path / "data.json", Options(length=3, vocabulary=5))
     assert source.vocabulary == ("<pad>", "<unk>", "day", "good", "!")
     assert source.clients[0].inputs.tolist() == [[3, 3, 2], [1, 2, 0]]
+    sequences = converted("leaf", tmp_path / "data.json", length=3, vocabulary=5)
+    assert (sequences.num_tokens, sequences.num_classes) == (5, 2)
     data = converted("leaf", tmp_path / "data.json", words="bag", vocabulary=5, test_share=0.0)
+    assert data.num_tokens == 0
     assert data.train_inputs.tolist() == [[0, 0, 1, 2, 1], [0, 1, 1, 0, 0]]
     assert (data.num_classes, data.train_labels.tolist()) == (2, [1, 0])
 
@@ -481,6 +487,29 @@ def test_convert(tmp_path, fedmpi_cli):
     assert "exists; overwrite it with --force" in again.stderr
     unknown = fedmpi_cli("data", "convert", "leef", "leaf", "--out", "x.h5")
     assert (unknown.returncode, "did you mean leaf?" in unknown.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["roles-fedavg", "roles-amplified"])
+def test_roles_take_turns(tmp_path, fedmpi_cli, name):
+    """Plays become a file whose roles train the shipped text configs; strangers are evaluated with them."""
+    (tmp_path / "plays.txt").write_text("\n\n".join(PLAYS.replace("ADA", f"ADA{n}") for n in range(30)))
+    done = fedmpi_cli("data", "convert", "plays", "plays.txt", "--out", "roles.h5", "--held-out", "0.1",
+                      "--length", "10", "--min-samples", "2")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith('data.partition = "natural", task.name = "next-character"\n')
+    settings = ("data.dataset=roles.h5", "run.num_rounds=3", "run.eval_every=3", "run.eval_clients_every=3",
+                "participation.clients_per_round=2", "participation.num_groups=3",
+                "algorithm.local_lr=0.05")  # fmt: skip
+    words = [word for setting in settings for word in ("--set", setting)]
+    done = fedmpi_cli("run", str(ROOT / "configs" / "text" / f"{name}.toml"), "--out", "a.h5", *words)
+    assert done.returncode == 0, done.stderr
+    run = fedmpi.load_run(tmp_path / "a.h5")
+    last = run.clients_eval[run.clients_eval["round"] == 3]
+    assert set(last["part"]) == {"train", "test", "held-out"}
+    assert np.isfinite(last.perplexity).all()
+    characters = read_dataset(tmp_path / "roles.h5").vocabulary
+    assert run.eval.test_perplexity.iloc[0] == pytest.approx(len(characters), rel=0.5)
+    assert run.eval.test_perplexity.iloc[1] < run.eval.test_perplexity.iloc[0]
 
 
 SHAKESPEARE = ROOT.parent / "shared" / "data" / "tinyshakespeare.txt.xz"

@@ -106,6 +106,7 @@ def assembled(source: Source, options: Options, name: str) -> Converted:
         client_names=names,
         class_names=source.class_names,
         vocabulary=source.vocabulary,
+        num_tokens=len(source.vocabulary) if arrays["train_inputs"].dtype.kind == "i" else 0,
     )
     try:
         return Converted(dataset=checked_dataset(dataset), left_out=left_out + left_out_too)

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedmpi.errors import UserError
-from fedmpi.results.fairness import METRICS, WORST_SHARE, fairness, is_loss, last_values, parts_in
+from fedmpi.results.fairness import (
+    WORST_SHARE,
+    fairness,
+    is_lower_better,
+    last_values,
+    metrics_of,
+    parts_in,
+)
 from fedmpi.results.groups import Group
 from fedmpi.results.plots.style import colours, tidy
 from fedmpi.storage.columns import PARTS
@@ -26,7 +33,7 @@ def draw_clients(groups: Sequence[Group]) -> object:
     if not runs:
         raise UserError("nothing to draw: no run evaluates its clients; set run.eval_clients_every")
     present = {part for run in runs for part in parts_in(run)}
-    parts, metric = [part for part in PARTS if part in present], _metric(runs)
+    parts, metric, label = [part for part in PARTS if part in present], *_metric(runs)
     figure, axes = pyplot.subplots(
         len(parts), 2, figsize=(10.4, 0.7 + 3.4 * len(parts)), squeeze=False, layout="constrained",
         sharey="row",
@@ -37,7 +44,7 @@ def draw_clients(groups: Sequence[Group]) -> object:
             if own:
                 _draw_rounds(over_rounds, own, part, metric, colour)
                 _draw_end(at_end, own, part, metric, colour, group.label)
-        over_rounds.set(xlabel="Round", ylabel=_axis_label(metric))
+        over_rounds.set(xlabel="Round", ylabel=label)
         over_rounds.set_title(f"On {_OF[part]}: mean, and worst tenth (dashed)", fontsize=10, loc="left")
         at_end.set(xlabel="Clients from worst to best (%)", xlim=(0, 100))
         at_end.set_title("Each client at the end", fontsize=10, loc="left")
@@ -48,16 +55,17 @@ def draw_clients(groups: Sequence[Group]) -> object:
     return figure
 
 
-def _metric(runs: Sequence[Run]) -> str:
-    """The first one that is no loss, where there is one."""
-    known = [name for name in METRICS if any(run.clients_eval[name].notna().any() for run in runs)]
-    return next((name for name in known if not is_loss(name)), "loss")
-
-
-def _axis_label(metric: str) -> str:
-    return f"{metric.replace('_', ' ').capitalize()} of a client" + (
-        " (%)" if _scale(metric) == 100 else " (nats per sample)" if is_loss(metric) else ""
-    )
+def _metric(runs: Sequence[Run]) -> tuple[str, str]:
+    """The first of which more is better, where there is one, and its axis; of what all runs have."""
+    shared = [metrics_of(run) for run in runs]
+    known = {
+        name: column
+        for name, column in shared[0].items()
+        if all(name in other for other in shared) and any(r.clients_eval[name].notna().any() for r in runs)
+    }
+    metric = next((name for name, column in known.items() if not is_lower_better(column)), "loss")
+    units = "%" if _scale(metric) == 100 else known[metric].units
+    return metric, f"{metric.replace('_', ' ').capitalize()} of a client ({units})"
 
 
 def _scale(metric: str) -> float:

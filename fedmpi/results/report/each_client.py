@@ -7,7 +7,7 @@ from html import escape
 
 import numpy as np
 
-from fedmpi.results.fairness import METRICS, fairness, last_values
+from fedmpi.results.fairness import fairness, last_values, metrics_of
 from fedmpi.results.groups import Group
 from fedmpi.results.report.sections import cell, figure_cell, html_table
 from fedmpi.storage.columns import PARTS
@@ -50,7 +50,7 @@ def _rows(group: Group) -> list[list[str]]:
         lasts.append(table[table["round"] == table["round"].max()].set_index(["part", "metric"]))
     rows = []
     for part in PARTS:
-        for metric in METRICS:
+        for metric in metrics_of(runs[0]) if runs else ():
             own = [table.loc[(part, metric)] for table in lasts if (part, metric) in table.index]
             if own:
                 rows.append(
