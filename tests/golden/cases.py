@@ -64,8 +64,7 @@ def small(config: Config) -> Config:
         settings |= {
             "data.dataset": "synthetic", "data.train_samples": 500, "data.test_samples": 100,
             "data.num_clients": 20, "data.shape": [2, 4, 4], "data.noise_std": 0.25,
-            "data.allow_empty": True, "task.name": "classification",
-            "data.partition": "iid" if data.partition == "natural" else data.partition,
+            "data.allow_empty": True,
         }  # fmt: skip
         settings |= {"model.name": "logistic"} if config.model.name == "logistic" else {
             "model.name": "mlp", "model.hidden": [6],
