@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from fedmpi.config.algorithm_keys import LR_SCHEDULES as LR_SCHEDULES
 from fedmpi.config.algorithm_keys import AlgorithmConfig
+from fedmpi.config.model_keys import ModelConfig, TaskConfig
 from fedmpi.config.options import REQUIRED, option
 from fedmpi.config.registry import (
     AVAILABILITIES,
     DATASETS,
     METHODS,
-    MODELS,
     PARTITIONS,
     REGISTRIES,
     SELECTIONS,
-    TASKS,
     WEIGHTINGS,
 )
 from fedmpi.config.toml import toml_value
@@ -130,30 +129,6 @@ class DataConfig:
     )
     allow_empty: bool = option(False, "accept clients without samples")
     augment: bool | None = option(None, "random crop and flip; default: true for cifar-10", otherwise=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """[model] What is trained."""
-
-    name: str = option(REQUIRED, "model", choices=MODELS, or_function=True)
-    options: dict = option(
-        {},
-        "keyword arguments for a model function of your own",
-        has_effect=lambda config: ":" in config.model.name,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskConfig:
-    """[task] What clients learn: the loss of a sample, and what is recorded of a model."""
-
-    name: str = option("classification", "loss and metrics", choices=TASKS, or_function=True)
-    options: dict = option(
-        {},
-        "keyword arguments for a task class of your own",
-        has_effect=lambda config: ":" in config.task.name,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedmpi.data.prepared import Dataset, write_dataset
+from fedmpi.data.vision import import_torchvision
 from fedmpi.errors import UserError
 
 SYSTEM_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")  # Debian's dataset-fashion-mnist
@@ -146,16 +147,7 @@ def prepare(name: str, root: Path, source_folder: Path | None) -> tuple[Path, Da
 
 def _download(name: str, root: Path) -> None:
     """Let torchvision fetch and unpack the original files below `root`."""
-    import torch
-
-    # torchvision needs these two operators at import; CPU-only builds of torch may lack them.
-    library = None
-    if not hasattr(torch.ops.torchvision, "nms"):
-        library = torch.library.Library("torchvision", "DEF")
-        for operator in ("nms", "qnms"):
-            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    import torchvision
-
+    torchvision = import_torchvision(f"data set {name}")
     fetch = {"fashion-mnist": "FashionMNIST", "cifar-10": "CIFAR10"}[name]
     try:
         getattr(torchvision.datasets, fetch)(root=str(root), download=True)

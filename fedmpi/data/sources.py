@@ -20,6 +20,7 @@ from fedmpi.data.prepared import Dataset, checked_dataset, read_dataset
 from fedmpi.data.staging import read_staged
 from fedmpi.errors import UserError
 from fedmpi.tasks import Task
+from fedmpi.tasks.next_character import PADDING
 
 DOWNLOADED = ("fashion-mnist", "cifar-10")  # prepared on the login node as NAME.h5 in data.root
 
@@ -121,12 +122,18 @@ def _not_found(name: str, places: list[Path]) -> UserError:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CountKeys:
+    """Of synthetic and synthetic-text."""
+
+    train_samples: int = option(6000, "synthetic, synthetic-text: training samples", at_least=1)
+    test_samples: int = option(1000, "synthetic, synthetic-text: test samples", at_least=0)
+    num_classes: int = option(10, "synthetic: labels; synthetic-text: tokens", at_least=2, at_most=1000)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SyntheticKeys:
     """Of synthetic."""
 
-    train_samples: int = option(6000, "synthetic: training samples", at_least=1)
-    test_samples: int = option(1000, "synthetic: test samples", at_least=0)
-    num_classes: int = option(10, "synthetic: labels", at_least=2, at_most=1000)
     shape: list[int] = option([1, 28, 28], "synthetic: shape of a sample", at_least=1)
 
 
@@ -144,7 +151,7 @@ class NoiseKeys:
 
 
 @dataset(
-    "synthetic", SyntheticKeys, NoiseKeys,
+    "synthetic", CountKeys, SyntheticKeys, NoiseKeys,
     defaults={"noise_std": 0.25}, has_no_file=True, classes=lambda data: data.num_classes,
 )  # fmt: skip
 def synthetic(config: DataConfig) -> Dataset:
@@ -178,6 +185,45 @@ def synthetic(config: DataConfig) -> Dataset:
         num_classes=config.num_classes,
         mean=(0.5,) * channels,
         std=(0.3,) * channels,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextKeys:
+    """Of synthetic-text."""
+
+    sequence_length: int = option(20, "synthetic-text: tokens of a sequence, padding included", at_least=2)
+
+
+@dataset("synthetic-text", CountKeys, TextKeys, has_no_file=True)
+def synthetic_text(config: DataConfig) -> Dataset:
+    """Walks of a Markov chain over tokens, half to whole as long as a sequence, then padding.
+
+    The next tokens are the labels. The same for every `run.seed`.
+    """
+    count, length, seed = config.num_classes, config.sequence_length, config.num_classes
+    # Few tokens follow each one: there is something to learn.
+    ends = np.cumsum(rng.stream(seed, "text-chain").dirichlet(np.full(count, 0.1), size=count), axis=1)
+
+    def draw(part: str, samples: int) -> tuple[np.ndarray, np.ndarray]:
+        draws = rng.stream(seed, f"text-{part}")
+        walks = np.empty((samples, length + 1), np.int64)
+        walks[:, 0] = draws.integers(count, size=samples)
+        for place in range(length):
+            further = draws.random(samples)[:, None] > ends[walks[:, place]]
+            walks[:, place + 1] = np.minimum(further.sum(axis=1), count - 1)
+        is_there = np.arange(length) < draws.integers(-(-length // 2), length + 1, size=samples)[:, None]
+        return np.where(is_there, walks[:, :-1], 0), np.where(is_there, walks[:, 1:], PADDING)
+
+    train_inputs, train_labels = draw("train", config.train_samples)
+    test_inputs, test_labels = draw("test", config.test_samples)
+    return Dataset(
+        name="synthetic-text",
+        train_inputs=train_inputs,
+        train_labels=train_labels,
+        test_inputs=test_inputs,
+        test_labels=test_labels,
+        num_classes=count,
     )
 
 

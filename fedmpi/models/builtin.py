@@ -154,7 +154,8 @@ def _try_task(config: Config, task: Task, outputs: Tensor, label: np.ndarray) ->
     shown = f"with outputs {tuple(outputs.shape)} and labels {tuple(labels.shape)}"
     try:
         losses = task.losses(outputs, labels)
-        task.of_samples(outputs.movedim(0, -1)[None, None], labels[None])
+        if losses.shape == (1,):
+            task.of_samples(outputs.movedim(0, -1)[None, None], labels[None])
     except Exception as error:
         raise UserError(
             f'config task.name = "{config.task.name}", model.name = "{config.model.name}": {shown} it '

@@ -32,7 +32,7 @@ class Case:
 
 def cases() -> list[Case]:
     """All of them, by name."""
-    found = [*_protocols(), *_recipes(), *_methods(), *_models(), *_participations()]
+    found = [*_protocols(), *_recipes(), *_methods(), *_models(), *_participations(), *_tasks()]
     return sorted(found, key=lambda case: case.name)
 
 
@@ -247,3 +247,45 @@ def _models() -> Iterator[Case]:
         config = validate.parse(_CLASSIFIER.format(**words), "golden.toml")
         variants = (("loop", "float32"), ("batched", "float32"))
         yield Case(f"models/{model}", f"fedavg with {model}", changed(config, settings), variants)
+
+
+_TASK = """
+[run]
+num_rounds = 6
+eval_every = 2
+[data]
+dataset = "{data}"
+num_clients = 6
+partition = "iid"
+train_samples = 60
+test_samples = 24
+{own}
+[model]
+name = "{model}"
+{options}
+[participation]
+selection = "uniform"
+clients_per_round = 2
+[task]
+name = "{task}"
+[algorithm]
+local_lr = 0.1
+local_steps = 2
+batch_size = 4
+amplification = 1.5
+amplify_every = 2
+"""
+
+
+def _tasks() -> Iterator[Case]:
+    """Sequence models on a small text by both engines, and a deep one on few images."""
+    text = {"data": "synthetic-text", "own": "sequence_length = 6", "task": "next-character"}
+    sizes = {"char-lstm": "width = 8\nembedding_size = 4", "transformer": "width = 8\nnum_heads = 2"}
+    for model, options in sizes.items():
+        config = validate.parse(_TASK.format(**text, model=model, options=options), "golden.toml")
+        variants = (("loop", "float32"), ("batched", "float64"))
+        yield Case(f"tasks/next-character-{model}", f"{model} on a small text", config, variants)
+    images = {"data": "synthetic", "own": "shape = [1, 16, 16]", "task": "classification"}
+    config = validate.parse(_TASK.format(**images, model="resnet18-gn", options=""), "golden.toml")
+    few = changed(config, {"run.num_rounds": 2, "data.train_samples": 24, "algorithm.local_lr": 0.01})
+    yield Case("tasks/classification-resnet18-gn", "resnet18-gn on few images", few, (("loop", "float32"),))

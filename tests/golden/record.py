@@ -109,6 +109,9 @@ def _run_lines(config: Config, is_first: bool, engine: str, dtype: str) -> list[
     ]
     for row in results.eval.itertuples():
         lines.append(f"{row.round:5d}  {row.train_loss:<18.12g}  {row.test_loss:.12g}".rstrip())
+    if config.task.name != "classification":
+        last = results.eval.iloc[-1]
+        lines += [f"last {name}  {last[name]:.12g}" for name in results.metrics]
     return lines
 
 

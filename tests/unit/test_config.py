@@ -83,11 +83,13 @@ def problems_of(text: str, *overrides: str) -> list[str]:
 
 
 DATASETS = (
-    '"fashion-mnist", "cifar-10", "fashion-mini", "synthetic", "quadratic", package.module:function, '
+    '"fashion-mnist", "cifar-10", "fashion-mini", "synthetic", "synthetic-text", "quadratic", '
+    "package.module:function, "
     "path of an .h5 file"
 )
 MODELS = (
     '"cnn-fashion", "cnn-cifar", "cnn-small", "cnn-fedau", "logistic", "mlp", "quadratic", '
+    '"char-lstm", "transformer", "resnet18-gn", '
     "package.module:function"
 )
 PARTITIONS = (
