@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedmpi.mpi.cuda_aware import cuda_aware_mpi
+from fedmpi.simulation.evaluate import Look, look_all
 from tests.accelerator.cases import CASES
 from tests.accelerator.conftest import IS_REAL
 from tests.accelerator.runs import as_in_a_run, plain_layouts, simulate
@@ -31,6 +32,23 @@ def test_a_run_has_the_bits_of_the_cpu(comm, device, overrides):
         else:
             assert np.array_equal(x, y), f"after round {t}"
     assert there.evaluated == pytest.approx(here.evaluated, rel=1e-3 if IS_REAL else 1e-6, nan_ok=True)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("name", ["logistic", "loop"])
+def test_each_client_is_evaluated_as_on_the_cpu(comm, device, name):
+    """Loss and accuracy of each client, on a GPU from larger blocks."""
+    found = []
+    for where in (device, CPU):
+        simulation = simulate(comm, where, (*CASES[name], "run.eval_clients_every=1"), rounds=2).simulation
+        evaluator = simulation.observer.on_train
+        look = Look(simulation.state.global_params, [evaluator], by_client=True)
+        with as_in_a_run(where):
+            look_all(comm, [look])
+        found.append(evaluator.found_by_client)
+    assert found[0].clients.tolist() == found[1].clients.tolist() != []
+    for there, here in zip(found[0].metrics, found[1].metrics, strict=True):
+        np.testing.assert_allclose(there, here, rtol=1e-3)
 
 
 @pytest.mark.mpi
