@@ -500,6 +500,8 @@ def test_roles_take_turns(tmp_path, fedmpi_cli, name):
     settings = ("data.dataset=roles.h5", "run.num_rounds=3", "run.eval_every=3", "run.eval_clients_every=3",
                 "participation.clients_per_round=2", "participation.num_groups=3",
                 "algorithm.local_lr=0.05")  # fmt: skip
+    if name == "roles-amplified":
+        settings += "warmup.num_rounds=1", "warmup.local_lr=0.05"
     words = [word for setting in settings for word in ("--set", setting)]
     done = fedmpi_cli("run", str(ROOT / "configs" / "text" / f"{name}.toml"), "--out", "a.h5", *words)
     assert done.returncode == 0, done.stderr

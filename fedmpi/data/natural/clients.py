@@ -97,7 +97,10 @@ def assembled(source: Source, options: Options, name: str) -> Converted:
     arrays = _joined("train", train, 0) | _joined("test", test, 0)
     if held_out:
         arrays |= _joined("held_out", third, len(split))
-    arrays |= _normalised(arrays, options)
+    has_tokens = bool(source.vocabulary) and arrays["train_inputs"].dtype.kind in "iu"
+    num_tokens = len(source.vocabulary) if has_tokens else 0
+    if not num_tokens:
+        arrays |= _normalised(arrays, options)
     num_classes = _num_classes(source, [*split, *held_out], options)
     dataset = Dataset(
         name=name,
@@ -106,7 +109,7 @@ def assembled(source: Source, options: Options, name: str) -> Converted:
         client_names=names,
         class_names=source.class_names,
         vocabulary=source.vocabulary,
-        num_tokens=len(source.vocabulary) if arrays["train_inputs"].dtype.kind == "i" else 0,
+        num_tokens=num_tokens,
     )
     try:
         return Converted(dataset=checked_dataset(dataset), left_out=left_out + left_out_too)

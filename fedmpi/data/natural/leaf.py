@@ -20,6 +20,7 @@ from fedmpi.data.natural.sequences import (
     PADDED,
     characters,
     frequent_words,
+    token_type,
     word_counts,
     word_sequences,
 )
@@ -173,7 +174,8 @@ def _characters(what: str, train: Users, test: Users | None, held_out: Users, op
                     f'{what}, user "{name}": a text of {len(text)} characters and {following[:20]!r} after '
                     f"it; expected {length} characters and one"
                 )
-        inputs = np.array([[number[c] for c in text] for text in x], np.int64).reshape(len(x), length)
+        tokens = [[number[c] for c in text] for text in x]
+        inputs = np.array(tokens, token_type(len(number))).reshape(len(x), length)
         labels = np.full((len(x), length), PADDED, np.int64)
         labels[:, -1] = [number[c] for c in y]
         return inputs, labels

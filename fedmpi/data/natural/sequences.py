@@ -24,10 +24,15 @@ def characters(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set().union(*texts)))
 
 
+def token_type(count: int) -> type:
+    """The smallest type of integers for so many tokens, of those that torch takes."""
+    return np.uint8 if count <= 256 else np.int32
+
+
 def windows(texts: Sequence[str], number: dict[str, int], length: int) -> tuple[np.ndarray, np.ndarray]:
     """(sequences, length) tokens, and the tokens that follow each of them, -1 where there is none."""
     counts = [-(-max(len(text) - 1, 0) // length) for text in texts]
-    inputs = np.zeros((sum(counts), length), np.int64)
+    inputs = np.zeros((sum(counts), length), token_type(len(number)))
     labels = np.full((sum(counts), length), PADDED, np.int64)
     row = 0
     for text, count in zip(texts, counts, strict=True):
@@ -88,7 +93,7 @@ def frequent_words(texts: Iterable[str], most: int) -> tuple[str, ...]:
 
 def word_sequences(texts: Sequence[str], number: dict[str, int], length: int) -> np.ndarray:
     """(texts, length) tokens: the first words of each, 0 after its end."""
-    inputs = np.zeros((len(texts), length), np.int64)
+    inputs = np.zeros((len(texts), length), token_type(len(number)))
     for row, text in enumerate(texts):
         tokens = [number.get(word, 1) for word in words(text)[:length]]
         inputs[row, : len(tokens)] = tokens
