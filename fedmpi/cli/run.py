@@ -77,8 +77,7 @@ def _carry_out(prepared: Prepared) -> int:
     if is_root:
         if outcome.divergence:
             print(f"\nfedmpi: {outcome.divergence.sentence}; {outcome.divergence.remedy}")
-            where = f"--round {outcome.divergence.round} --client {outcome.divergence.client}"
-            print(f"look at that update with: fedmpi replay {path} {where}")
+            print(f"look at that update with: {outcome.divergence.replay(path)}")
         print(summary(path, outcome.phases), flush=True)
         recorded = simulation.training.recorded
         if recorded.startswith("no"):

@@ -94,7 +94,8 @@ class Screen:
         left = len(points) - over - sum(shares)
         seconds = (time.time() - self._begin) / progress * left if progress > 0 else math.inf
         words = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-        packs = f"in {max(round(num_packs), 1)} packs: " if num_packs < len(shares) else ""
+        number = max(round(num_packs), 1)
+        packs = f"in {number} pack{'s' * (number > 1)}: " if num_packs < len(shares) else ""
         more = ", ..." if len(shares) > _MOST_SHOWN else ""
         each = [f"{share:.0%}" for share in shares[:_MOST_SHOWN]]
         running = f" ({packs}{', '.join(each)}{more})" if shares else ""

@@ -245,7 +245,7 @@ def _conclude(call: Call, outcome: Outcome, out: str | Path | None) -> None:
     call.obey_signals(where + goes_on)
     if outcome.divergence:
         found = outcome.divergence
-        replay = f"; `fedmpi replay {out} --round {found.round} --client {found.client}` does it again"
-        call.warn(f"{found.sentence}; {found.remedy}{replay if out else ''}")
+        replay = f"; `{found.replay(out)}` does it again" if out else ""
+        call.warn(f"{found.sentence}; {found.remedy}{replay}")
     elif outcome.status == "stopped" and not outcome.is_callback:
         call.warn(f"{where}: {outcome.stop_reason}{goes_on}")

@@ -74,6 +74,10 @@ class Divergence:
             f"Try a local_lr below {self.local_lr:g}"
         )
 
+    def replay(self, path: object) -> str:
+        """The command that computes this update again, in one process."""
+        return f"fedmpi replay {path} --round {self.round} --client {self.client}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:

@@ -108,6 +108,7 @@ def test_what_goes_wrong_does_not_stop_the_others(tmp_path, fedmpi_cli):
         "broken_seed-1": "failed", "missing_seed-1": "failed",
         "large_seed-1": "diverged", "good_seed-1": "done",
     }  # fmt: skip
+    assert "(fedmpi replay d/large_seed-1.h5 --round 0 --client " in table["message"]["large_seed-1"]
     # One point of it, as in a job array; what is done stays as it is; a mended run goes on.
     before = (tmp_path / "d" / "good_seed-1.h5").read_bytes()
     assert fedmpi_cli("sweep", "s.toml", "--out", "d", "--index", 2, **faults).returncode == 3

@@ -273,7 +273,8 @@ class SweepRun:
             message = f"{type(result).__name__}{place}: {result}"
             return Outcome(FAILED, point.digest, message=message, time=time.time())
         status = result.status if result else self._over
-        message = result.divergence.sentence if result and result.divergence else ""
+        diverged = result.divergence if result else None
+        message = f"{diverged.sentence} ({diverged.replay(self._path)})" if diverged else ""
         return outcome_of(self._path, point, status, message)
 
 
