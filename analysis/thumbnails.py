@@ -18,6 +18,7 @@ from PIL import Image
 HERE = Path(__file__).resolve().parent
 # Notebook -> the variable that names its results, and where they lie below the folder of runs.
 RESULTS = {
+    "0-tutorial": ("FEDMPI_TUTORIAL", "tutorial"),  # makes its own there
     "1-first-look": ("FEDMPI_RUN", "quickstart/amplified.h5"),
     "2-methods": ("FEDMPI_RUNS", "methods"),
     "3-intervals-rates-amplification": ("FEDMPI_RUNS", "intervals"),

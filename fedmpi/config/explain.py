@@ -67,6 +67,16 @@ def readers(section: str, key: str) -> list[str]:
     ]
 
 
+# What a function is called with; one may leave out arguments that it does not need.
+_YOUR_OWN = {
+    "model.name": "a function (input_shape, num_classes) that returns a torch module",
+    "participation.availability": "a function (t, num_clients, seed) that returns the available clients",
+    "algorithm.name": "a class derived from fedmpi.methods.Method",
+    "data.partition": "a function (labels, num_clients, seed) that returns the client of each sample",
+    "data.dataset": "a function that returns a fedmpi.data.prepared.Dataset",
+}
+
+
 def _about(record: type) -> str:
     return record.__doc__.partition("] ")[2]
 
@@ -86,6 +96,9 @@ def _key(section: str, record: type, key: Field) -> str:
     own = readers(section, key.name)
     lines = [_heading(name, rule["doc"])]
     lines += [_wrapped(f"accepted: {expected(typing.get_type_hints(record)[key.name], rule)}", 12)]
+    if name in _YOUR_OWN:
+        place = "`mine:name` is that of mine.py in the working folder or on the path"
+        lines += [_wrapped(f"your own: {_YOUR_OWN[name]}; {place}", 12)]
     lines += [f"  default:  {'required' if rule['required'] else shown}"]
     if own:
         lines += [_wrapped(f"read by:  {', '.join(own)}", 12)]

@@ -56,6 +56,8 @@ def results(tmp_path_factory):
             path = folder / "always" / f"{selection}-{seed}.h5"
             always_run(path, selection, f"run.seed={seed}", "algorithm.amplification=3", losses=losses)
     return {
+        "FEDMPI_TUTORIAL": str(folder / "tutorial"),
+        "FEDMPI_TUTORIAL_ROUNDS": "30",
         "FEDMPI_ALWAYS": str(folder / "always"),
         "FEDMPI_RUN": str(folder / "runs" / "2-1.h5"),
         "FEDMPI_RUNS": str(folder / "runs"),
@@ -78,6 +80,7 @@ def test_notebook(path, results, monkeypatch, tmp_path):
     ).execute()
     (said,) = [o["text"] for o in notebook.cells[-1].outputs if o["output_type"] == "stream"]
     expected = {"1": "is 0.5100", "2": "amplify_every 10", "3": "10", "4": "eta = 5 ends nearest"}
+    expected["0"] = "at its best of the rates tried amplification by 3"
     expected["6"] = "amplified FedAvg has the lower training loss"
     expected["5"] = "exactly even is permutation: regularized, P = 7. With amplification 3"
     assert said.startswith("Conclusion: ")
