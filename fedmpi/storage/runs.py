@@ -129,11 +129,13 @@ def _costs(
     """What the run had cost at each evaluation; nan where the file does not tell."""
     from pandas import DataFrame
 
-    tables = {name: DataFrame(read_table(file, name)) for name in ("train", "clients")}
+    # Who took part is much to read, and counts only where clients take numbers of steps of their own.
+    needed = ["train", "clients", *["participation"] * isinstance(config["algorithm"]["local_steps"], list)]
+    tables = {"participation": None} | {name: DataFrame(read_table(file, name)) for name in needed}
     run = Run(
         path=path, status="", config=config, attributes=dict(file.attrs), eval=DataFrame(evaluations),
         energy=DataFrame(read_table(file, "energy")) if "energy" in file else None,
-        participation=None, global_params=None, params=None, **tables,
+        global_params=None, params=None, **tables,
     )  # fmt: skip
     rounds = evaluations["round"]
     shown = {clock.column: clock.after(run, rounds) for clock in CLOCKS.values() if clock.is_beside}

@@ -145,6 +145,12 @@ def test_costs_beside_evaluations(folder):
     assert table.bytes_sent.isna().all()
 
 
+def test_costs_with_steps_of_ones_own(tmp_path):
+    """Client n takes n + 1 steps; in round t clients t and t + 3 of seven take part."""
+    finished_run(tmp_path / "r.h5", "algorithm.local_steps=[1, 2, 3, 4, 5, 6, 7]")
+    assert fedmpi.load_runs(tmp_path).local_steps.tolist() == [0, 5 + 7 + 9, 5 + 7 + 9 + 11 + 6 + 8]
+
+
 def test_many_runs_are_cut(tmp_path):
     """Of many runs the first twenty are shown."""
     for seed in range(22):
