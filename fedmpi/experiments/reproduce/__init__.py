@@ -153,6 +153,10 @@ RECIPES = {
     "regularized": Recipe(
         "with everybody available, permutation is marginally better than independent draws", "regularized",
     ),
+    "unknown-cycle": Recipe(
+        "where nobody knows the cycle, P from how long clients take to come back does as well as the cycle",
+        "methods",
+    ),
     "appendix": Recipe(
         "amplified small steps reach the optimum that large steps circle around",
         "", last=1, whole_cycles=False, has_quick=False,
