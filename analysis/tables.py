@@ -54,6 +54,10 @@ PAIRS = {
     "amplification": {
         f"eta {eta} - eta 10": (f"amplification-{eta}", "amplification-10") for eta in (2, 5, 15, 20)
     },
+    "unknown-cycle": {
+        f"observed - {other.replace('-', ' ')}": ("observed", other)
+        for other in ("cycle", "turn", "three-cycles", "no-amplification")
+    },
     "regularized": {"permutation - uniform": ("permutation", "uniform")},
     "logistic": {
         "amplified - wait-minibatch": ("amplified_local_lr-3e-06", _WAIT),
