@@ -9,6 +9,7 @@ import numpy as np
 from fedmpi.config import validate
 from fedmpi.experiments.advising import participation_of
 from fedmpi.participation import Participation
+from fedmpi.participation.delivery import keeps_late
 from fedmpi.participation.tables import table_target, write_table
 
 
@@ -37,6 +38,11 @@ def write_participation(
         'use it with participation.availability = "always", participation.selection = "schedule", '
         f'participation.schedule = "{target}"'
     )
+    if keeps_late(config):
+        print(
+            "note: late updates stand in the round in which they arrive; a schedule trains their clients "
+            "then, from another model"
+        )
     return 0
 
 

@@ -24,6 +24,7 @@ from fedmpi.participation.survey import Survey, rounds_to_see, survey, survey_li
 from fedmpi.results.text import bytes_text
 from fedmpi.simulation.by_client import CELL_BYTES, SAMPLE_BYTES, num_cells
 from fedmpi.simulation.client_tables import table_bytes
+from fedmpi.simulation.late import with_late
 from fedmpi.simulation.running_total import rows_held
 from fedmpi.tasks import make_task
 
@@ -122,13 +123,14 @@ def ownership_summary(
 
 def table_lines(config: Config, method: Method, num_params: int, num_ranks: int) -> list[str]:
     """Lines on what the clients of a rank remember, with the arithmetic; none for most methods."""
-    if not method.tables:
+    tables = with_late(config, method.tables)
+    if not tables:
         return []
     owned, width = math.ceil(method.num_clients / num_ranks), 8 if config.run.dtype == "float64" else 4
-    needed, room = table_bytes(len(method.tables), owned, num_params, width), available_bytes()
+    needed, room = table_bytes(len(tables), owned, num_params, width), available_bytes()
     lines = [
-        f"tables         a rank, once all clients took part: {len(method.tables)} x {owned:,} clients x "
-        f"{num_params:,} parameters x {width} bytes = {bytes_text(needed)} ({', '.join(method.tables)})"
+        f"tables         a rank, once all clients took part: {len(tables)} x {owned:,} clients x "
+        f"{num_params:,} parameters x {width} bytes = {bytes_text(needed)} ({', '.join(tables)})"
     ]
     if room is not None and needed > room:
         lines.append(

@@ -159,7 +159,7 @@ def _restore(simulation: Simulation, run: Run, t: int) -> str:
 def _restore_snapshot(simulation: Simulation, run: Run, t: int) -> str:
     """x_t as the file has it, where the client's work depends on nothing else; empty if that is not so."""
     method = simulation.method
-    if run.params is None or t not in run.params[0] or method.tables or simulation.extras:
+    if run.params is None or t not in run.params[0] or simulation.tables or simulation.extras:
         return ""
     x = run.params[1][run.params[0].tolist().index(t)]
     before = run.participation[run.participation["round"] < t]
@@ -199,6 +199,12 @@ def _round(simulation: Simulation, t: int, client: int, path: Path) -> Round:
     current = simulation.choose(t, simulation.method_of(t))
     if client not in current.clients:
         raise _absent(t, client, current.clients.tolist(), path)
+    late = simulation.participation.late(t)
+    if late and client in late.arriving_set:
+        raise UserError(
+            f"--client {client}: its update of round {t} of {path} was late: computed in an earlier round, "
+            "it cannot be done again by itself"
+        )
     return current
 
 

@@ -222,7 +222,7 @@ class ResultFile(Output):
 
     def _write_part(self, simulation: Simulation) -> None:
         """Collective. Each rank writes its clients' tables, before the checkpoint that needs them."""
-        if simulation.method.tables:
+        if simulation.tables:
             comm, memory = simulation.comm, simulation.population.memory
             place = self.path, self.run_id, simulation.completed, comm.rank, comm.size
             comm.try_on_all(lambda: write_part(*place, memory.dump()))

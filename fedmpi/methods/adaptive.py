@@ -19,7 +19,7 @@ class MomentKeys:
     tau: float = option(1e-3, "fedadam, fedyogi: added to the root; v starts at its square", above=0)
 
 
-@method("fedadam", MomentKeys)
+@method("fedadam", MomentKeys, takes_late=True)
 class FedAdam(Method):
     """m <- b1 m + (1 - b1) d; v <- b2 v + (1 - b2) d^2; x <- x + eta m / (sqrt v + tau)."""
 
@@ -43,7 +43,7 @@ class FedAdam(Method):
         return beta2 * v + (1 - beta2) * squared
 
 
-@method("fedyogi", MomentKeys)
+@method("fedyogi", MomentKeys, takes_late=True)
 class FedYogi(FedAdam):
     """As FedAdam with v <- v - (1 - b2) d^2 sign(v - d^2)."""
 
@@ -52,7 +52,7 @@ class FedYogi(FedAdam):
         return v - (1 - self.config.algorithm.beta2) * squared * sign(v - squared)
 
 
-@method("fedavgm")
+@method("fedavgm", takes_late=True)
 class FedAvgM(Method):
     """m <- beta m + d; x <- x + eta m: FedAvg with `server_momentum`, 0.9 if not given."""
 

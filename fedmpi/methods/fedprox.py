@@ -16,7 +16,7 @@ class FedProxKeys:
     mu: float = option(0.01, "fedprox: pull towards x", at_least=0)
 
 
-@method("fedprox", FedProxKeys)
+@method("fedprox", FedProxKeys, takes_late=True)
 class FedProx(Method):
     """FedProx: y <- y - gamma (g + mu (y - x)), and y - x is the update."""
 

@@ -17,7 +17,7 @@ import numpy as np
 from fedmpi.config.keys import Config
 from fedmpi.config.registry import SELECTIONS, WEIGHTINGS
 from fedmpi.participation.composition import make_availability
-from fedmpi.participation.delivery import Delivery, DeliveryKeys
+from fedmpi.participation.delivery import Delivery, DeliveryKeys, Late
 from fedmpi.participation.expectation import expected_weights
 
 # They register themselves, in the order in which their names are listed.
@@ -27,7 +27,7 @@ from fedmpi.participation import selection, schedule, weighting  # isort: skip #
 if TYPE_CHECKING:
     from fedmpi.data.partition import ClientLabels
 
-_PREFIX = "availability."
+_PREFIX, _POST = "availability.", "delivery."
 
 
 class Participation(Protocol):
@@ -45,6 +45,9 @@ class Participation(Protocol):
 
     def undelivered(self, t: int) -> tuple[np.ndarray, np.ndarray]:
         """(clients, rounds): whom the server does not hear in round t, and when it will, or NEVER."""
+
+    def late(self, t: int) -> Late | None:
+        """Whose updates come later than round t, and whose of earlier rounds arrive; None if none can."""
 
     def state(self) -> dict[str, np.ndarray]:
         """What a checkpoint must hold for `weights` to continue."""
@@ -66,20 +69,20 @@ class SelectedParticipation:
         others = {"clients_per_round", *(key.name for key in fields(DeliveryKeys))}
         own = {name: getattr(who, name) for name in sorted(part.key_names - others)}
         self._selection = part.make(who.clients_per_round, num_clients, config.run.seed, **own)
-        self._delivery = Delivery(who, num_clients, config.run.seed)
+        self._delivery = Delivery(who, num_clients, config.run.seed, applies="dropout" in part.key_names)
         self._chances_are_known = not part.facts.get("chance_unknown")
         # A weighting that no one reads is not computed: it may not be defined here.
         self._weighting_name = who.weighting if config.weights_count else "equal"
         self._weighting = WEIGHTINGS[self._weighting_name]
         self._per_round = None if who.selection == "all" else who.clients_per_round
         self._num_clients = num_clients
-        self._goes_forward_only = bool(self._selection.state())
+        self._goes_forward_only = bool(self._selection.state() or self._delivery.state())
         self._round = -1  # last asked for, or the last before a checkpoint, whose answer is not known
         self._answer: tuple[np.ndarray, np.ndarray] | None = None
 
     def available(self, t: int) -> np.ndarray:
-        """Who could take part in round t."""
-        return self._availability.available(t)
+        """Who could take part in round t, and has no update on its way."""
+        return self._delivery.free(t, self._availability.available(t))
 
     def weights(self, t: int) -> tuple[np.ndarray, np.ndarray]:
         """(clients, weights) of round t."""
@@ -101,6 +104,11 @@ class SelectedParticipation:
         self.weights(t)
         return self._delivery.undelivered
 
+    def late(self, t: int) -> Late | None:
+        """Whose updates come later."""
+        self.weights(t)
+        return self._delivery.late
+
     def _chances(self, t: int, clients: np.ndarray) -> np.ndarray:
         """The probability that these clients take part in round t, and that their update arrives.
 
@@ -115,7 +123,11 @@ class SelectedParticipation:
     def expected(self, t: int) -> np.ndarray | None:
         """E q_t^n of all clients in this run, where it is known (expectation.py)."""
         alone = self._per_round is None and self._weighting_name != "equal"  # others do not matter
-        if not self._chances_are_known or not (alone or self._availability.is_independent):
+        if (
+            self._delivery.late
+            or not self._chances_are_known
+            or not (alone or self._availability.is_independent)
+        ):
             return None
         if self._delivery.may_lose and not (alone or self._per_round is None):
             return None  # how many of the chosen are left changes the weights
@@ -148,6 +160,7 @@ class SelectedParticipation:
     def state(self) -> dict[str, np.ndarray]:
         """The selection's, and the availability's under names with a prefix."""
         own = {_PREFIX + name: value for name, value in self._availability.state().items()}
+        own |= {_POST + name: value for name, value in self._delivery.state().items()}
         return self._selection.state() | own
 
     def restore(self, t: int, state: dict[str, np.ndarray]) -> None:
@@ -157,7 +170,9 @@ class SelectedParticipation:
         self._round, self._answer = t - 1, None
         own = {name: value for name, value in state.items() if name.startswith(_PREFIX)}
         self._availability.restore({name.removeprefix(_PREFIX): value for name, value in own.items()})
-        others = {name: value for name, value in state.items() if name not in own}
+        post = {name: value for name, value in state.items() if name.startswith(_POST)}
+        self._delivery.restore(t - 1, {name.removeprefix(_POST): value for name, value in post.items()})
+        others = {name: value for name, value in state.items() if name not in own | post}
         if others:
             last = t - 1
             self._selection.restore(others, self.available(last), self._availability.turn(last))

@@ -38,6 +38,9 @@ class Schedule:
         """Those who take part; the file says nothing about others."""
         return self.weights(t)[0]
 
+    def late(self, t: int) -> None:
+        """No update comes later."""
+
     def undelivered(self, t: int) -> tuple[np.ndarray, np.ndarray]:
         """Nobody: those who take part are in the file."""
         return self._clients[:0], self._clients[:0]

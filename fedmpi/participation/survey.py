@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmpi.participation import Participation
+from fedmpi.participation.delivery import NEVER
 
 AWAY, AVAILABLE, TAKING_PART = 0, 1, 2
 _MOST_ROUNDS = 2000
@@ -29,7 +30,8 @@ class Survey:
     square_sums: np.ndarray  # (rounds,) sum_n (q_t^n)^2
     times: np.ndarray  # (num_clients,) rounds that each took part in
     gaps: np.ndarray  # gaps[k]: how often a client came back k rounds after it last took part
-    lost: int  # updates that did not arrive
+    lost: int  # updates that never arrive
+    late: int  # and those that do in a later round
     longest_absence: int
     seen_shares: np.ndarray  # share of clients seen in each whole window
     sample: np.ndarray  # clients in `raster`
@@ -55,12 +57,13 @@ def survey(participation: Participation, num_clients: int, rounds: int, window: 
     raster = np.full((rounds, len(sample)), AWAY, np.uint8)
     per_round = np.zeros((4, rounds))
     times, last_seen = np.zeros(num_clients, np.int64), np.full(num_clients, -1)
-    gaps, longest, shares, lost = np.zeros(rounds + 1, np.int64), 0, [], 0
+    gaps, longest, shares, lost, late = np.zeros(rounds + 1, np.int64), 0, [], 0, 0
     for t in range(rounds):
         available = participation.available(t)
         clients, weights = participation.weights(t)
         per_round[:, t] = len(clients), len(available), weights.sum(), weights @ weights
-        lost += len(participation.undelivered(t)[0])
+        away = participation.undelivered(t)[1] == NEVER
+        lost, late = lost + int(away.sum()), late + int((~away).sum())
         since = t - last_seen[clients]
         longest = max(longest, int(since.max(initial=1)) - 1)
         gaps += np.bincount(since[last_seen[clients] >= 0], minlength=rounds + 1)
@@ -83,6 +86,7 @@ def survey(participation: Participation, num_clients: int, rounds: int, window: 
         times=times,
         gaps=gaps,
         lost=lost,
+        late=late,
         longest_absence=longest,
         seen_shares=np.array(shares),
         sample=sample,
@@ -102,9 +106,8 @@ def survey_lines(seen: Survey, *, weights_count: bool = True) -> list[str]:
         f"               {np.count_nonzero(seen.times):,} of {seen.num_clients:,} clients seen, each "
         f"{seen.times.min()} to {seen.times.max()} times; longest absence {seen.longest_absence:,} rounds",
     ]
-    if seen.lost:
-        share = f"{seen.lost / (seen.lost + people.sum()):.1%}"
-        lines.append(f"               {seen.lost:,} updates lost, {share} of those that were computed")
+    if seen.lost or seen.late:
+        lines.append(f"               {seen.lost:,} updates lost, {seen.late:,} late by a round or more")
     if weights_count:
         lines.append(
             f"               sum of weights q in a round: {sums.min():.6g} to {sums.max():.6g}; "

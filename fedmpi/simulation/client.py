@@ -126,7 +126,7 @@ class LocalTrainer:
         count = sum(len(task.works) for task in tasks)
         for group in self._groups(tasks, rows or [slice(None)] * len(tasks)):
             some = updates if len(group.works) == count else updates[group.rows]
-            if not group.works[0].batch:  # no samples
+            if not (group.works[0].batch and group.works[0].steps):  # no samples, or nothing to do
                 some.zero_()
                 continue
             if all(failures.of(piece.task) for piece in group.pieces):

@@ -88,6 +88,7 @@ class GpuTrainer(LocalTrainer):
                 (work, task.current.local_lr)
                 for task, some in zip(tasks, rows or [slice(None)] * len(tasks), strict=True)
                 for work in task.works[some]
+                if work.steps
             ]
         )
         super().train(updates, tasks, failures, rows)

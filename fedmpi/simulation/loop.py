@@ -25,6 +25,7 @@ from fedmpi.models.flat import FlatModel
 from fedmpi.mpi import Comm
 from fedmpi.mpi.watch import pulse
 from fedmpi.participation import make_participation
+from fedmpi.simulation import late
 from fedmpi.simulation.clock import Stopwatch, peak_device_memory_mb, peak_memory_mb
 from fedmpi.simulation.energy import EnergyMeter
 from fedmpi.simulation.evaluate import Evaluator
@@ -98,7 +99,7 @@ class Simulation:
 
         # Its clients, and what trains them: the runs of a pack share that.
         self.population = Population(
-            comm, config, self.model, own.clients, own.info, self.method.tables, num_packed
+            comm, config, self.model, own.clients, own.info, self.tables, num_packed
         )
         self.training = beside.training if beside else Training(
             comm, config, self.model, self.engine, self.clock,
@@ -129,6 +130,11 @@ class Simulation:
     def placed(self, state: ServerState) -> ServerState:
         """The state with its vectors where this run keeps them."""
         return to_device(state, self.model.values.device) if self._stays_on_device else state
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """What clients keep with their owners: what the method wants, and updates that come later."""
+        return late.with_late(self.config, self.method.tables)
 
     @property
     def global_params(self) -> np.ndarray:
@@ -186,7 +192,7 @@ class Simulation:
             minibatches_drawn=self.population.minibatches_drawn,
             participation=self.participation.state(),
             method=self.extras,
-            parts=self.comm.size if self.method.tables else 0,
+            parts=self.comm.size if self.tables else 0,
         )
 
     def method_of(self, t: int) -> Method:
@@ -271,6 +277,7 @@ class Simulation:
             state=self.state,
             current=current,
             report=RankReport(stop=self.stop.code, wants_checkpoint=output.wants_checkpoint(t + 1)),
+            late=self.participation.late(t),
         )
 
         # Line 9: x_{t+1} = x_t + sum_n q_t^n Delta_t^n, or what another method makes of the round.

@@ -14,7 +14,9 @@ import torch
 from fedmpi.config.records import replace
 from fedmpi.errors import ClientError
 from fedmpi.methods import Method, Round, ServerState
+from fedmpi.participation.delivery import Late
 from fedmpi.simulation.client import Failures, Task
+from fedmpi.simulation.late import exchange
 from fedmpi.simulation.population import Places, Population
 from fedmpi.simulation.rank_report import RankReport
 from fedmpi.simulation.shares import Share, among, placed
@@ -29,6 +31,12 @@ class Order:
     state: ServerState
     current: Round
     report: RankReport  # what this rank wants after the round
+    late: Late | None = None  # whose updates are left behind or arrive in this round; None if none ever is
+
+    @property
+    def uses_memory(self) -> bool:
+        """Whether clients of the round keep something with their owners."""
+        return bool(self.method.tables) or self.late is not None
 
 
 @dataclass(slots=True)
@@ -60,7 +68,8 @@ class Part:
         except Exception as error:
             failures.add(task, task.works, error)
             return
-        if order.method.tables:
+        exchange(self)
+        if order.uses_memory:
             order.population.memory.store(self.clients, task.local)
 
     def rows(self) -> dict[str, torch.Tensor]:
@@ -122,7 +131,7 @@ def receive(parts: Sequence[Part]) -> None:
 
 def share_of(order: Order) -> tuple[Places, int, np.ndarray | None]:
     """Whom this rank trains, see `Population.share`; who needs memory or all its data is not lent."""
-    may_lend = not order.method.tables and not order.method.asks_gradients
+    may_lend = not order.uses_memory and not order.method.asks_gradients
     return order.population.share(order.current.t, order.current.clients, may_lend=may_lend)
 
 
@@ -136,15 +145,19 @@ def sent_by_server(method: Method, state: ServerState, like: torch.Tensor) -> di
 def task_of(order: Order, clients: np.ndarray, updates: torch.Tensor) -> Task:
     """The arrays that training works on: updates, clients' tables, scratch, what the server sends."""
     population, method = order.population, order.method
-    memory = population.memory.fetch(clients) if method.tables else {}
+    memory = population.memory.fetch(clients) if order.uses_memory else {}
     scratch = {name: torch.zeros_like(updates) for name in method.scratch}
     if method.asks_gradients:
         scratch["gradient_at_x"] = population.gradients(clients, updates)
     local = {"update": updates, **memory, **scratch, **sent_by_server(method, order.state, updates)}
+    works = population.works(order.current.t, clients)
+    for work in works if order.late else ():
+        if work.client in order.late.arriving_set:
+            work.steps = 0  # its update is there
     return Task(
         start=method.start(local) if method.has_own_starts else population.start,
         local=local,
-        works=population.works(order.current.t, clients),
+        works=works,
         method=method,
         current=order.current,
         clip_norm=population.config.algorithm.clip_norm,

@@ -26,6 +26,7 @@ from fedmpi.simulation.client import Failures
 from fedmpi.simulation.clock import Stopwatch
 from fedmpi.simulation.gpu_aggregate import make_sum
 from fedmpi.simulation.gpu_client import GpuTrainer, make_trainer
+from fedmpi.simulation.late import as_heard, with_leaving
 from fedmpi.simulation.parts import Order, Part, receive, sent_by_server, start_lending, task_of
 from fedmpi.simulation.population import Population
 from fedmpi.simulation.running_total import most_kept, passing_rows
@@ -68,7 +69,8 @@ class Training:
         """Collective. For each run local training of all participants, and the sums; or the error that ends
         the run.
         """
-        # All clients of a run start from its x_t.
+        # All clients of a run start from its x_t; some only train, and are heard in a later round.
+        given, orders = orders, [with_leaving(order) for order in orders]
         for order in orders:
             order.population.start_from(order.state.global_params)
             order.population.use_full_data(order.method.uses_full_data(order.current.t))
@@ -87,8 +89,10 @@ class Training:
 
         # The clients went on in their data.
         for order in orders:
-            order.population.go_on(order.current.t, order.current.clients)
-        return answers
+            clients = order.current.clients
+            trained = clients if order.late is None else np.setdiff1d(clients, order.late.arriving)
+            order.population.go_on(order.current.t, trained)
+        return [as_heard(*found) for found in zip(answers, orders, given, strict=True)]
 
     def _train_few(self, orders: Sequence[Order]) -> list[Reduced | Exception]:
         """Collective. Each rank trains its part of the plan; then exact sums over all ranks."""

@@ -168,7 +168,7 @@ def format_page() -> str:
     lines += ["", "The first column of a table is the dimension scale of the others. `/amplification`,"]
     lines += ["`/clients_eval` and `/theory` are there only with `run.eval_at_amplification`,"]
     lines += ["`run.eval_clients_every` and `run.record_theory_every`,"]
-    lines += ["`/undelivered` only where updates were lost (`participation.dropout`),"]
+    lines += ["`/undelivered` only where updates were lost or late (`participation.dropout`, ...),"]
     lines += ["`/energy` only where the nodes tell what they use (RAPL, NVML)."]
     lines += ["Attributes of each dataset:", "", *_table(("attribute", "holds"), COLUMN_ATTRIBUTES)]
 

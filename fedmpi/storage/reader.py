@@ -53,7 +53,7 @@ class Run:
     amplification: pandas.DataFrame | None = None  # with run.eval_at_amplification
     clients_eval: pandas.DataFrame | None = None  # with run.eval_clients_every
     energy: pandas.DataFrame | None = None  # joules, where the nodes tell (RAPL, NVML)
-    undelivered: pandas.DataFrame | None = None  # with participation.dropout: round, client, arrives
+    undelivered: pandas.DataFrame | None = None  # round, client, arrives: where updates were lost or late
 
     @property
     def name(self) -> str:

@@ -18,6 +18,7 @@ from fedmpi.config import METHODS, Config
 from fedmpi.config.compositions import availability_facts
 from fedmpi.participation import Participation
 from fedmpi.participation.cycle import declared_cycle
+from fedmpi.participation.delivery import keeps_late
 from fedmpi.theory.chance_report import bias_report, proposition_report
 from fedmpi.theory.long_run import LongRun, cycle_of, seen
 
@@ -152,7 +153,8 @@ class Adviser:
         """Of Theorem 3.1, and the paper's normalisation of weights."""
         sums = self.q.sums()
         holds = theory.conditions(self.rates, self.known.smoothness if self.known else None)
-        return holds | {"sum of q = 1": bool(np.allclose(sums, 1, rtol=1e-9))}
+        holds |= {"sum of q = 1": bool(np.allclose(sums, 1, rtol=1e-9))}
+        return holds | ({"updates count in their own round": False} if keeps_late(self.config) else {})
 
     def bound(self, rates: theory.Rates) -> dict[str, float] | None:
         """Theorem 3.1 for some rates, or None where constants are unknown."""

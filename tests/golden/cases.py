@@ -32,7 +32,8 @@ class Case:
 
 def cases() -> list[Case]:
     """All of them, by name."""
-    found = [*_protocols(), *_recipes(), *_methods(), *_models(), *_participations(), *_tasks()]
+    found = [*_protocols(), *_recipes(), *_methods(), *_models(), *_tasks()]
+    found += [*_participations(), *_deliveries()]
     return sorted(found, key=lambda case: case.name)
 
 
@@ -228,6 +229,17 @@ def _participations() -> Iterator[Case]:
                 f"participation/{name.replace(',', '-')}", f"{name} on a quadratic problem",
                 replace(config, participation=replace(who, clients_per_round=3)), variants,
             )  # fmt: skip
+
+
+def _deliveries() -> Iterator[Case]:
+    """Updates that are lost, and that are late."""
+    laws = {"lost": "dropout = 0.3", "late": "late_probability = 0.5\nlate_rounds = [1, 3]"}
+    for name, law in laws.items():
+        who = f'\n[participation]\nselection = "permutation"\nclients_per_round = 5\n{law}\n'
+        config = validate.parse(_QUADRATIC_OF_MANY + who, "golden.toml")
+        variants = (("loop", "float64"), ("batched", "float32"))
+        source = f"updates that are {name} on a quadratic problem"
+        yield Case(f"participation/{name}", source, config, variants)
 
 
 def _models() -> Iterator[Case]:

@@ -65,6 +65,23 @@ def test_stopped(fedmpi_on, tmp_path, method):
     assert_same(tmp_path)
 
 
+LATE = "late_probability = 0.6\nlate_rounds = [2, 5]"
+
+
+def test_late_updates(fedmpi_on, tmp_path):
+    """Updates on their way when a run is killed on 2 ranks arrive on 3, those at a stop on 1."""
+    text = TEXT.format("fedavg").replace("[participation]", f"[participation]\n{LATE}")
+    text = text.replace('"uniform"', '"permutation"')
+    (tmp_path / "c.toml").write_text(text.replace('"logistic"', '"tests.support.user_code:slow_model"'))
+    fedmpi_on(1, "run", "c.toml", "--out", "whole.h5")
+    job = Job(tmp_path, 2, "run", "c.toml", "--out", "r.h5", sleep=0.02)
+    job.wait_for_rounds(9)
+    job.kill_all()
+    fedmpi_on(3, "resume", "r.h5", "--set", "run.num_rounds=15")
+    fedmpi_on(1, "resume", "r.h5", "--set", "run.num_rounds=24")
+    assert_same(tmp_path)
+
+
 def test_damaged(fedmpi_on, tmp_path):
     """SCAFFOLD, a part of the newest checkpoint damaged: a note, and the older one is used."""
     stop_after_nine(fedmpi_on, tmp_path, "scaffold")

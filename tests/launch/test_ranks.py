@@ -59,6 +59,9 @@ local_lr = 0.05
 local_steps = 1
 batch_size = 2
 """
+LATE = SMALL.replace("num_rounds = 6", "num_rounds = 14").replace(
+    "[participation]", "[participation]\nlate_probability = 0.5\nlate_rounds = [1, 3]\ndropout = 0.1"
+)
 DROPOUT = SMALL.replace('"logistic"', '"tests.support.user_code:dropout_model"')
 QUADRATIC = """
 [run]
@@ -89,7 +92,7 @@ def results(path) -> dict[str, np.ndarray]:
         return {name: file[name][()] for name in wanted}
 
 
-@pytest.mark.parametrize(("name", "text"), [("dropout", DROPOUT), ("quadratic", QUADRATIC)])
+@pytest.mark.parametrize(("name", "text"), [("dropout", DROPOUT), ("quadratic", QUADRATIC), ("late", LATE)])
 def test_verify_says_so(fedmpi_process, tmp_path, name, text):
     """`fedmpi verify` launches itself on four ranks; with them quadratic has a rank without clients."""
     (tmp_path / "c.toml").write_text(text)

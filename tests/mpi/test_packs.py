@@ -79,6 +79,11 @@ PACKS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
         ("algorithm.local_steps=[1, 4]", 'algorithm.local_steps_law="uniform"'),
         (*SEEDS[:2], ('algorithm.name="fednova"',), ('algorithm.name="scaffold"',), ("data.augment=true",)),
     ),
+    "late updates": (
+        ("participation.late_probability=0.5", "participation.late_rounds=[1, 2]"),
+        (*SEEDS, ("participation.late_probability=0.0",), ('algorithm.name="fedprox"', "algorithm.mu=0.5"),
+         ("participation.dropout=0.3", "algorithm.local_steps=2")),
+    ),
     "other participation": (
         (), (
             ('participation.selection="all"',),

@@ -101,6 +101,7 @@ def footprint(config: Config, num_ranks: int) -> Footprint:
     from fedmpi.data.sources import load_fitting
     from fedmpi.methods import make_method
     from fedmpi.models import build_model
+    from fedmpi.simulation.late import with_late
     from fedmpi.tasks import make_task
 
     task = make_task(config)
@@ -111,7 +112,8 @@ def footprint(config: Config, num_ranks: int) -> Footprint:
     if num_clients is None:
         num_clients = 1 + int(data.train_clients.max()) if data.train_clients is not None else 1
     num_train, num_test = len(data.train_labels), len(data.test_labels)
-    tables = len(make_method(config, num_clients).tables) * math.ceil(num_clients / num_ranks)
+    names = with_late(config, make_method(config, num_clients).tables)
+    tables = len(names) * math.ceil(num_clients / num_ranks)
     return footprint_of(
         config,
         num_params=num_params,
