@@ -79,7 +79,7 @@ def test_ranks_without_work(ended):
     assert hint(ended(*waiting)) == (
         "ranks waited 31% of the time: with 2 participants in a round 2 ranks would be about as fast as 3"
     )
-    assert hint(ended(*[spent(100.0, idle=2.0)] * 3)) == ""
+    assert hint(ended(*[spent(100.0, idle=15.0)] * 3)) == ""
     assert hint(ended(*[spent(100.0, idle=40.0)] * 2)) == ""  # not for want of clients
 
 
