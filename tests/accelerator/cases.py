@@ -38,6 +38,10 @@ BERNOULLI = (
     'participation.selection="all"',
 )  # fmt: skip
 UNEQUAL = ("algorithm.local_steps=[1, 3]", 'algorithm.local_steps_law="uniform"')
+LATE = (
+    "participation.late_probability=0.5",
+    "participation.late_rounds=[1, 2]",
+)
 DIRICHLET = ('data.partition="dirichlet"', "data.alpha=0.3")
 CASES: dict[str, tuple[str, ...]] = {
     "logistic": (),
@@ -85,6 +89,12 @@ CASES: dict[str, tuple[str, ...]] = {
         'participation.availability="trace"', f'participation.trace="{DATA}/trace.csv"',
         'participation.selection="all"',
     ),
+    "several at once": (
+        'participation.availability=[{name="bernoulli", probability=0.7}, {name="markov", to_active=0.5, '
+        'to_inactive=0.2}]', 'participation.selection="all"',
+    ),
+    "late": (*LATE, "data.augment=true"),
+    "late, loop": (*LATE, LOOP),
     "schedule": ('participation.selection="schedule"', f'participation.schedule="{DATA}/schedule.csv"'),
     "an own function": (f'participation.availability="{OWN}:who"', 'participation.selection="all"'),
     "permuted": ('participation.selection="permutation"',),
