@@ -87,7 +87,8 @@ class Runs(pandas.DataFrame):
     def _caption(self) -> str:
         count = self.file.nunique()
         more = f", the first {_MOST_RUNS} here" if count > _MOST_RUNS else ""
-        return f"{count:,} runs{more}; {len(self):,} rows x {self.shape[1]} columns, .head() shows some"
+        runs = f"{count:,} run{'s' * (count != 1)}{more}"
+        return f"{runs}; {len(self):,} rows x {self.shape[1]} columns, .head() shows some"
 
     def __repr__(self) -> str:
         head, lines = self._lines()
