@@ -38,7 +38,7 @@ def _dispatch(args: argparse.Namespace) -> int:
     if args.command == "new":
         from fedmpi.cli.new import new
 
-        return new(args.method, args.participation, args.out, force=args.force)
+        return new(args.method, args.participation, args.task, args.out, force=args.force)
     if args.command == "help":
         from fedmpi.cli.help import show_help
 

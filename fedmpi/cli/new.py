@@ -10,12 +10,12 @@ from fedmpi.errors import UserError
 from fedmpi.storage.output import write_output
 
 
-def new(method: str, availability: str, out: str | None, *, force: bool) -> int:
+def new(method: str, availability: str, task: str, out: str | None, *, force: bool) -> int:
     """Print it, or write it to a file; a trace needs a file of its own, and gets an example."""
     needs_trace = "trace" in availability.split(",")
     trace = Path(out).with_suffix(".trace.csv") if out else Path("trace.csv")
     values = {"trace": str(trace)} if needs_trace else {}
-    text = starting_config(method, availability, **values)
+    text = starting_config(method, availability, task, **values)
 
     name = out or "FILE.toml"
     usage = f"# fedmpi check {name}; mpirun -n 2 fedmpi run {name} --out RUN.h5; fedmpi help KEY\n\n"

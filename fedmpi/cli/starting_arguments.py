@@ -15,6 +15,9 @@ def add_starting(commands: argparse._SubParsersAction) -> None:
         "--participation", default="periodic", metavar="NAME",
         help="participation.availability, or several at once: sinusoidal,markov (default: periodic)",
     )  # fmt: skip
+    new.add_argument(
+        "--task", default="classification", metavar="NAME", help="task.name (default: classification)"
+    )
     new.add_argument("--out", metavar="FILE.toml", help="write to this file instead of printing")
     new.add_argument("--force", action="store_true", help="overwrite an earlier file")
 

@@ -13,12 +13,13 @@ from typing import Any
 
 from fedmpi.config.effects import default_of, has_effect
 from fedmpi.config.keys import Config, sections
-from fedmpi.config.registry import AVAILABILITIES, METHODS, REGISTRIES, Registry
+from fedmpi.config.registry import AVAILABILITIES, METHODS, REGISTRIES, TASKS, Registry
 from fedmpi.config.toml import toml_value
 from fedmpi.config.validate import parse
 from fedmpi.errors import UserError, did_you_mean
 
 _COLUMN, _WIDTH = 32, 100
+_TASK = "classification"  # of every experiment that names no other
 
 # An experiment of seconds on images that come with fedmpi. 21 rounds go through all of a cycle of 20.
 _VALUES = {
@@ -32,13 +33,15 @@ _VALUES = {
 }  # fmt: skip
 
 
-def starting_config(method: str, availability: str, **values: Any) -> str:
+def starting_config(method: str, availability: str, task: str = _TASK, **values: Any) -> str:
     """TOML text with comments. `values`: other ones for keys of the availability.
 
     Several availabilities, with commas between them, become a list of tables with their own keys.
     """
     parts = {"algorithm": (METHODS, method), "participation": (AVAILABILITIES, availability)}
     tables = {section: dict(table) for section, table in _VALUES.items()}
+    if task != _TASK:
+        parts, tables = parts | {"task": (TASKS, task)}, tables | {"task": {}}
     for section, (registry, names) in parts.items():
         for name in names.split(","):
             _require(registry, name)
@@ -50,6 +53,7 @@ def starting_config(method: str, availability: str, **values: Any) -> str:
         for key, value in (registry.fact(names, "start") or {}).items():
             other, _, key = key.rpartition(".")
             tables[other or section][key] = value
+    tables = {name: {k: v for k, v in table.items() if v is not None} for name, table in tables.items()}
     tables["participation"] |= values
 
     # Without what this combination does not read; then with what its parts can read besides.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedmpi.errors import UserError
+from fedmpi.results.naming import is_lower_better
 from fedmpi.storage.columns import PARTS, Column
 from fedmpi.storage.reader import Run
 
@@ -49,11 +50,6 @@ def metrics_of(run: Run) -> dict[str, Column]:
     """What is recorded of each client, the loss first."""
     found = {name.removeprefix("train_"): column for name, column in run.metrics.items()}
     return {name: column for name, column in found.items() if name in clients_of(run)}
-
-
-def is_lower_better(metric: Column) -> bool:
-    """Whether the client with most of it is served worst."""
-    return metric.better != "higher"
 
 
 def clients_of(run: Run) -> pandas.DataFrame:

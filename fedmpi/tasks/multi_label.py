@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@task("multi-label")
+@task(
+    "multi-label",
+    start={"data.dataset": "mine.h5", "data.partition": "natural", "data.num_clients": None},
+)
 class MultiLabel(Task):
     """Any of K labels for each sample; F1 over all of them (micro) and accuracy."""
 

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 PADDING = -1
 
 
-@task("next-character")
+@task(
+    "next-character",
+    start={
+        "data.dataset": "synthetic-text", "data.partition": "iid", "model.name": "char-lstm",
+        "model.hidden": None, "model.width": 32, "model.num_layers": 1, "algorithm.local_lr": 1.0,
+    },
+)  # fmt: skip
 class NextCharacter(Task):
     """The next character at each position; accuracy and perplexity over all that are not padding."""
 

@@ -13,14 +13,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@task("regression")
+@task(
+    "regression",
+    start={"data.dataset": "mine.h5", "data.partition": "natural", "data.num_clients": None},
+)
 class Regression(Task):
     """One number or several for each sample; mean squared error."""
 
     metrics = (
         Metric(
             name="mean_squared_error",
-            units="(label units)^2",
+            units="squared label units",
             description="mean over samples and outputs of (output - label)^2 over {}",
         ),
         Metric(
@@ -29,7 +32,7 @@ class Regression(Task):
             description="mean over samples and outputs of |output - label| over {}",
         ),
     )
-    loss_units = "(label units)^2"
+    loss_units = "squared label units"
 
     def problem(self, data: Samples) -> str | None:
         """Labels are finite numbers."""

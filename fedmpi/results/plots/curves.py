@@ -9,6 +9,13 @@ import numpy as np
 from fedmpi.errors import UserError
 from fedmpi.participation.cycle import phases_seen, stored_cycle
 from fedmpi.results.groups import Group, sort_key, value_label, value_text
+from fedmpi.results.naming import (
+    is_lower_better,
+    is_percentage,
+    metrics_of,
+    shown_first,
+    title_with_units,
+)
 from fedmpi.results.plots.style import colours, dashes, tidy
 from fedmpi.results.settled import LAST, cadence, settled
 from fedmpi.storage.clocks import clock_of, time_of
@@ -17,11 +24,6 @@ from fedmpi.storage.runs import flat_config
 
 _WINDOW = 0.03  # of the points, as in the paper's figures
 _LONGEST_WINDOW = 0.1  # of the points, to average over whole cycles
-_PANELS = {
-    "train_loss": "Training loss (nats per sample)",
-    "train_accuracy": "Training accuracy (%)",
-    "test_accuracy": "Test accuracy (%)",
-}
 _LOG_RATIO, _LOG_RATIO_OF_POINTS = 10, 3  # losses that differ this much are drawn on a log axis
 _DIVERGED = 1e12  # those that differ more are not
 _MOST_NAMES = 3  # of lines; more would cover each other
@@ -30,7 +32,7 @@ _MOST_NAMES = 3  # of lines; more would cover each other
 def draw_curves(
     groups: Sequence[Group], labels: Sequence[str] | None = None, extra: int = 0, x: str = "rounds"
 ) -> object:
-    """Training loss, training accuracy and test accuracy side by side, and room for `extra` panels.
+    """Training loss and the task's metrics side by side, and room for `extra` panels.
 
     `x`: the clock along which they are drawn.
     """
@@ -39,7 +41,8 @@ def draw_curves(
     runs = [run for group in groups for run in group.runs]
     if not any(len(run.eval) for run in runs):
         raise UserError("nothing to draw: none of the runs holds an evaluation yet")
-    panels = [c for c in _PANELS if c == "train_loss" or any(run.eval[c].notna().any() for run in runs)]
+    known = metrics_of(runs)
+    panels = [c for c in shown_first(known) if c == "train_loss" or any(_has(run, c) for run in runs)]
     count = len(panels) + extra
     figure, axes = pyplot.subplots(
         1, count, figsize=(4.6 * count + 0.6, 4.1), squeeze=False, layout="constrained"
@@ -64,12 +67,20 @@ def draw_panel(
     in_sight = [
         _draw(axis, group, column, label, look, x)
         for group, label, look in zip(groups, labels, looks, strict=True)
+        if any(column in run.eval for run in group.runs)  # groups may have other tasks
     ]
-    _limit(axis, *map(np.concatenate, zip(*in_sight, strict=True)), may_be_log=column.endswith("loss"))
+    metric = metrics_of(run for group in groups for run in group.runs)[column]
+    may_be_log = is_lower_better(metric)
+    _limit(axis, *map(np.concatenate, zip(*in_sight, strict=True)), may_be_log=may_be_log)
     label_clock(axis, x)
-    axis.set_title(_PANELS.get(column, column.replace("_", " ").capitalize()), fontsize=11)
+    axis.set_title(title_with_units(metric), fontsize=11)
     axis.margins(x=0.01)
     tidy(axis)
+
+
+def _has(run: Run, column: str) -> bool:
+    """Whether a run records a metric, and has a value of it."""
+    return column in run.eval and bool(run.eval[column].notna().any())
 
 
 def draw_comparison(groups: Sequence[Group], key: str, symbol: str, x: str = "rounds") -> object:
@@ -158,7 +169,7 @@ def _draw(
     Returns the values that must be visible, of the line and of the edges of its band.
     """
     (colour, dash), (rounds, values) = look, common_curve(group.runs, column)
-    if column.endswith("accuracy"):
+    if is_percentage(column):
         values = 100 * values
     window = _points_to_average(rounds, stored_cycle(group.runs[0].config))
     mean, spread = moving_average(values, window), moving_spread(values, window)
@@ -214,7 +225,7 @@ def _settles(rounds: np.ndarray, warmup: int) -> int:
 def common_curve(runs: Sequence[Run], column: str) -> tuple[np.ndarray, np.ndarray]:
     """Rounds at which all runs have a value, and the values, one row for each run that has any."""
     curves = []
-    for run in runs:
+    for run in (run for run in runs if column in run.eval):
         known = run.eval[column].notna().to_numpy()
         curves.append((run.eval["round"].to_numpy()[known], run.eval[column].to_numpy()[known]))
     curves = [curve for curve in curves if len(curve[0])]

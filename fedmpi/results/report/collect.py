@@ -5,32 +5,30 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedmpi.participation.cycle import stored_cycle
 from fedmpi.results.groups import Group
+from fedmpi.results.naming import is_lower_better
 from fedmpi.results.settled import settled
 from fedmpi.storage.clocks import CLOCKS, totals
 from fedmpi.storage.columns import BESIDE_PHASES, DIVERGED, IN_ALL, RUNNING, STOPPED
 from fedmpi.storage.reader import Run
 
-METRICS = {
-    "train_loss": "Training loss",
-    "train_accuracy": "Training accuracy",
-    "test_loss": "Test loss",
-    "test_accuracy": "Test accuracy",
-}
 MOST_POINTS = 1000  # of a curve; more would be finer than a screen
 _ROWS, _COLUMNS = 64, 240  # of the participation picture
 _MANY_RUNS = 30
 _TAIL = 0.03  # of the evaluations, as in the paper's moving averages, and whole cycles
 
 
-def curve(run: Run) -> dict[str, list]:
-    """Evaluations thinned evenly to what a screen can show, first and last kept; gaps are null."""
+def curve(run: Run, metrics: Iterable[str] | None = None) -> dict[str, list]:
+    """Evaluations thinned evenly to what a screen can show, first and last kept; gaps are null.
+
+    `metrics` of all runs of a page, some of which this one may not record; default: its own.
+    """
     count = len(run.eval)
     kept = np.unique(np.linspace(0, count - 1, min(count, MOST_POINTS)).round().astype(int))
     rounds = run.eval["round"].to_numpy()[kept]
@@ -39,8 +37,8 @@ def curve(run: Run) -> dict[str, list]:
         times = clock.after(run, rounds)
         if times is not None and name != "rounds":
             columns[name] = [float(f"{t:.8g}") for t in times]
-    for name in METRICS:
-        values = run.eval[name].to_numpy()
+    for name in run.metrics if metrics is None else metrics:
+        values = run.eval[name].to_numpy() if name in run.eval else np.full(count, np.nan)
         # The training set may be evaluated at a different cadence: keep what there is.
         values = _carried(values, kept) if name.startswith("train") else values[kept]
         columns[name] = [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
@@ -59,11 +57,11 @@ def _carried(values: np.ndarray, kept: np.ndarray) -> np.ndarray:
 def figures(run: Run) -> dict[str, float]:
     """Last, best and settled figures of a run, directly from its file."""
     result: dict[str, float] = {}
-    for name in METRICS:
+    for name, metric in run.metrics.items():
         everything = run.eval[name].to_numpy()
         values = everything[np.isfinite(everything)]
         if len(values):
-            best = values.max() if name.endswith("accuracy") else values.min()
+            best = values.min() if is_lower_better(metric) else values.max()
             at_least = max(1, round(_TAIL * len(values)))
             rounds, cycle = run.eval["round"].to_numpy(), stored_cycle(run.config)
             result |= {

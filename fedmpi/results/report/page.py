@@ -14,9 +14,12 @@ from typing import Any
 
 from fedmpi import __version__
 from fedmpi.results.groups import Group, group_runs
+from fedmpi.results.naming import metrics_of
+from fedmpi.results.naming import title as metric_title
 from fedmpi.results.report import collect, sections
 from fedmpi.results.report.each_client import clients
 from fedmpi.storage.clocks import CLOCKS
+from fedmpi.storage.columns import headline
 from fedmpi.storage.reader import Run
 
 
@@ -25,14 +28,16 @@ def make_page(runs: Sequence[Run], skipped: Sequence[str]) -> str:
     groups = group_runs(runs)
     runs = [run for group in groups for run in group.runs]
     pictures, which = collect.participation_pictures(groups)
+    metrics = metrics_of(runs)
     data = {
-        "metrics": collect.METRICS,
+        "metrics": {name: metric_title(name) for name in metrics},
+        "preferred": ["train_loss", headline(metrics)],
         "clocks": {n: {"label": clock.label, "unit": clock.unit} for n, clock in CLOCKS.items()},
         "groups": [
             {"label": group.label, "runs": [runs.index(run) for run in group.runs]} for group in groups
         ],
         "runs": [
-            {"label": sections.run_label(group, run), "curve": collect.curve(run)}
+            {"label": sections.run_label(group, run), "curve": collect.curve(run, metrics)}
             for group in groups
             for run in group.runs
         ],

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedmpi.results.groups import Group, value_text
+from fedmpi.results.naming import metrics_of, table_figures
 from fedmpi.results.report import collect
 from fedmpi.results.text import bytes_text, duration, joules_text
 from fedmpi.storage.columns import BESIDE_PHASES, DEVICE_MEMORY, DONE, IN_ALL, MEMORY
@@ -42,14 +43,6 @@ PARTICIPATION = """<section id="participation"><h2>Participation</h2>
 <p class="quiet">Clients from bottom to top; the stronger the colour, the more of a cell's clients and
 rounds took part. Right: how often each client took part in the whole run.</p></section>"""
 _FEW_KEYS = 3
-_FIGURES = (
-    ("last test_accuracy", "Test acc. %, last"), ("tail test_accuracy", "Test acc. %, last 3 %"),
-    ("best test_accuracy", "Test acc. %, best"),
-    ("last train_loss", "Train loss, last"), ("tail train_loss", "Train loss, last 3 %"),
-    ("last test_loss", "Test loss, last"), ("last train_accuracy", "Train acc. %, last"),
-    ("rounds", "Rounds"), ("local_steps", "Local steps"), ("bytes_sent", "Sent"), ("seconds", "Time"),
-    ("energy_j", "Energy"),
-)  # fmt: skip
 _COUNTS = {
     "rounds": "{:,.0f}".format, "local_steps": "{:,.0f}".format, "bytes_sent": bytes_text,
     "seconds": duration, "energy_j": joules_text,
@@ -116,7 +109,8 @@ def results(groups: Sequence[Group]) -> str:
     """Figures by group, with their spread over seeds, and by run."""
     # Many columns of config would push the figures out of sight; "What differs" has them all.
     keys = list(groups[0].values) if len(groups[0].values) <= _FEW_KEYS else []
-    names = [n for n in _FIGURES if any(collect.spread(group, n[0])[2] for group in groups)]
+    figures = table_figures(metrics_of(run for group in groups for run in group.runs))
+    names = [n for n in figures if any(collect.spread(group, n[0])[2] for group in groups)]
     head = ["Group", *map(_short, keys), "Seeds", *(title for _, title in names)]
     rows = []
     for group in groups:
@@ -132,10 +126,10 @@ def results(groups: Sequence[Group]) -> str:
         each = []
         for group in groups:
             for run in group.runs:
-                figures = collect.figures(run)
+                own = collect.figures(run)
                 each.append(
                     [cell(run_label(group, run)), cell(run.status)]
-                    + [figure_cell(name, figures.get(name, math.nan), math.nan) for name, _ in names]
+                    + [figure_cell(name, own.get(name, math.nan), math.nan) for name, _ in names]
                 )
         table = html_table("each-run", ["Run", "Status", *(title for _, title in names)], each)
         text += f"<details><summary>Every run</summary>{table}</details>"

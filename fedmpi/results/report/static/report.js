@@ -34,7 +34,7 @@ data.groups.forEach((g, i) => g.runs.forEach((r) => { groupOf[r] = i; }));
 const shown = data.runs.map(() => true);
 const hasData = (m) => data.runs.some((r) => r.curve[m].some((v) => v !== null));
 const metrics = Object.keys(data.metrics).filter(hasData);
-const preferred = ["train_loss", "test_accuracy"];
+const preferred = data.preferred;
 const chosen = new Set(metrics.filter((m) => preferred.includes(m)));
 if (!chosen.size && metrics.length) chosen.add(metrics[0]);
 const manySeeds = data.groups.some((g) => g.runs.length > 1);
