@@ -90,6 +90,12 @@ class Work:
         """Where the samples of the next `count` minibatches are in `data.inputs`."""
         return self.data.positions(self.client, self.drawn, count)
 
+    def stored(self, count: int) -> tuple[Tensor, Tensor, np.ndarray]:
+        """Inputs and labels as they are stored, and which of them are the next `count` minibatches."""
+        if self.samples is None:
+            return self.data.inputs, self.data.labels, self.positions(count)
+        return *self.samples, np.arange(len(self.samples[1]))
+
 
 class _Walk(NamedTuple):
     """Some minibatches of a client, one after another."""
@@ -133,7 +139,7 @@ class ClientData:
 
         # Whether samples need no change before they are trained on.
         self._is_ready = normalise.scale is None and normalise.dtype == inputs.dtype
-        self._is_changed = bool(self.augment or self.noise_std)
+        self.is_changed = bool(self.augment or self.noise_std)
 
         # Memory for a minibatch, and the shuffles of clients that took part lately.
         self._room = room or Room()
@@ -231,7 +237,7 @@ class ClientData:
             first.is_full
             and len(group) == 1
             and self._is_ready
-            and not self._is_changed
+            and not self.is_changed
             and self._order is None
             and first.samples is None
         ):
@@ -244,9 +250,9 @@ class ClientData:
         for step, (raw, labels) in enumerate(draw(group, 1 if first.is_full else count)):
             values = self.normalise.into(self._room, raw)
             if not first.is_full:
-                yield self._perturb(values, group, step) if self._is_changed else values, labels
+                yield self._perturb(values, group, step) if self.is_changed else values, labels
         for step in range(count if first.is_full else 0):
-            yield self._perturb(values, group, step) if self._is_changed else values, labels
+            yield self._perturb(values, group, step) if self.is_changed else values, labels
 
     def _are_here(self, group: Sequence[Work]) -> bool:
         """Whether all samples are in `inputs`; the runs of a pack share theirs."""

@@ -19,6 +19,7 @@ from fedmpi.errors import ClientError
 from fedmpi.methods import Method, Round
 from fedmpi.methods.base import Local, Rate
 from fedmpi.models.engines import Gradients
+from fedmpi.models.engines.compiled import Compiled
 from fedmpi.models.flat import aligned_rows
 from fedmpi.simulation.local_step import Step, method_step, plain_step
 
@@ -200,11 +201,21 @@ class LocalTrainer:
 
     def _train_group(self, updates: Tensor, group: Group, failures: Failures) -> None:
         work, task = group.works[0], group.pieces[0].task
+        if isinstance(self._gradients, Compiled) and group.is_plain and self._gradients.takes(work):
+            self._train_compiled(self._gradients, updates, group)
+            return
         reseed(task, work)
         step, rates, is_first = self._step(updates, group, failures), _rates(group, updates), True
         for minibatch in work.data.minibatches(group.works, work.steps):
             step(*minibatch, rates, is_first)
             is_first = False
+            self._after_step()
+
+    def _train_compiled(self, compiled: Compiled, updates: Tensor, group: Group) -> None:
+        """All local steps of each run's clients at once."""
+        for piece in group.pieces:
+            rate = piece.task.current.local_lr
+            compiled.train(piece.start, updates[piece.here], group.works[piece.here], rate)
             self._after_step()
 
     def _step(self, updates: Tensor, group: Group, failures: Failures) -> Step:

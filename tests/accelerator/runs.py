@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from fedmpi.config import validate
+from fedmpi.models import engines
+from fedmpi.models.engines import forward
 from fedmpi.mpi import Comm
 from fedmpi.mpi.device import choose_device, settings_restored
 from fedmpi.simulation import loop
@@ -64,6 +66,10 @@ def as_in_a_run(device: torch.device):
 
 @contextmanager
 def plain_layouts():
-    """The CPU's own memory layouts round differently: without them."""
-    with mock.patch.object(loop, "speed_up", return_value=""):
+    """The CPU's own memory layouts and machine code round differently: without them."""
+    with (
+        mock.patch.object(loop, "speed_up", return_value=""),
+        mock.patch.object(engines, "may_compile", return_value=False),
+        mock.patch.object(forward, "may_compute_outputs", return_value=False),
+    ):
         yield

@@ -12,6 +12,7 @@ from typing import Protocol
 from torch import Tensor
 
 from fedmpi.models.engines.autograd import Adder, OneByOne
+from fedmpi.models.engines.compiled import Compiled, may_compile
 from fedmpi.models.engines.dense import Dense
 from fedmpi.models.engines.quadratic import ByHand, is_quadratic
 from fedmpi.models.engines.vmap import Vectorised
@@ -77,7 +78,9 @@ def make_gradients(engine: Engine, model: FlatModel) -> Gradients:
         return ByHand(model)
     if engine.name == "loop":
         return OneByOne(model)
-    return Dense(model, model.dense_layers) if by_hand(model) else Vectorised(model)
+    if not by_hand(model):
+        return Vectorised(model)
+    return (Compiled if may_compile(model) else Dense)(model, model.dense_layers)
 
 
 def by_hand(model: FlatModel) -> bool:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.data.evaluation import EvalData
+from fedmpi.models.engines.compiled import CompiledOutputs, may_compute_outputs
 from fedmpi.models.flat import FlatModel
 
 Layers = list[tuple[Tensor, Tensor]]  # weights, and biases as columns
@@ -37,6 +38,8 @@ def make_forward(models: Sequence[FlatModel], data: EvalData) -> Forward:
     """The quickest way for these models."""
     if not _is_dense(models[0]):
         return ByModule(models, data)
+    if may_compute_outputs(models[0], data):
+        return CompiledOutputs(models, data)
     return DenseBlocks(models, data) if models[0].values.device.type == "cpu" else DenseMany(models, data)
 
 
