@@ -36,7 +36,7 @@ def test_shipped_configs_are_valid(validator, path):
 WRONG = {
     "unknown key": ("algorithm", "amplfy_every", 2, "amplfy_every"),
     "wrong type": ("run", "num_rounds", "ten", "'ten' is not of type 'integer'"),
-    "too small": ("algorithm", "local_steps", 0, "less than the minimum"),
+    "too small": ("run", "num_rounds", 0, "less than the minimum"),
     "too large": ("data", "similarity", 1.5, "greater than the maximum"),
     "unknown name": ("algorithm", "name", "fedavgg", "fedavgg"),
     "what a part needs": ("participation", "availability", "periodic", "'num_groups' is a required"),
