@@ -363,6 +363,16 @@ BAD = {
     "samples of different lengths": (
         "leaf", written("a.json", leaf_text({"a": ([[1.0, 2], [3.0]], [0, 1])})), ["expected 2 numbers"],
     ),
+    "images and texts": (
+        "leaf",
+        written("a.json", leaf_text({"a": ([[1.0]], [0]), "b": (["to be"], ["!"])})),
+        ['user "b"', "'to be'; those of other users are numbers"],
+    ),
+    "texts and images": (
+        "leaf",
+        written("a.json", leaf_text({"a": (["to be"], ["!"]), "b": ([[1.0]], [0])})),
+        ["some samples are texts and others are not"],
+    ),
     "labels that are no integers": (
         "leaf", written("a.json", leaf_text({"a": ([[1.0]], ["x"])})), ['user "a": labels such as \'x\''],
     ),

@@ -27,7 +27,7 @@ from fedmpi.data.natural.sequences import (
 from fedmpi.errors import UserError
 
 _IMAGE = 28 * 28
-Users = dict[str, dict[str, list]]  # name -> {"x": samples, "y": labels}
+Users = dict[str, dict[str, Sequence]]  # name -> {"x": samples, "y": labels}
 
 
 def read(path: Path, options: Options) -> Source:
@@ -39,12 +39,11 @@ def read(path: Path, options: Options) -> Source:
     parts = {part: _users(some, what) for part, some in files.items()}
     train, test, held_out = (parts.get(part, {}) for part in ("train", "test", "held-out"))
     held_out |= {name: data for name, data in test.items() if name not in train}
-    first = next((data["x"][0] for data in train.values() if data["x"]), None)
+    first = next((data["x"][0] for data in train.values() if len(data["x"])), None)
     if first is None:
         raise UserError(f"{what}: no user has a sample to train on")
-    for sample, make in ((str, _characters), (list, _numbers)):
-        if isinstance(first, sample):
-            make = _tweets if sample is list and first and isinstance(first[0], str) else make
+    for kind, make in ((np.ndarray, _numbers), (str, _characters), (list, _tweets)):
+        if isinstance(first, kind):
             return make(what, train, test if "test" in parts else None, held_out, options)
     raise UserError(
         f"{what}: a sample is {str(first)[:40]!r}; expected a list of numbers, a text, or a tweet"
@@ -92,7 +91,7 @@ def _one_file(path: Path) -> Users:
     }
 
 
-def _one_user(place: str, data: Any, count: int | None) -> dict[str, list]:
+def _one_user(place: str, data: Any, count: int | None) -> dict[str, Sequence]:
     if not isinstance(data, dict) or not all(isinstance(data.get(key), list) for key in "xy"):
         raise UserError(
             f"{place}: has no lists x and y in user_data; half a file? Convert it again with LEAF"
@@ -101,13 +100,20 @@ def _one_user(place: str, data: Any, count: int | None) -> dict[str, list]:
         raise UserError(f"{place}: {len(data['x'])} samples x, but {len(data['y'])} labels y")
     if count is not None and count != len(data["y"]):
         raise UserError(f"{place}: {len(data['y'])} samples, but num_samples says {count}")
+    if (
+        data["x"]
+        and isinstance(data["x"][0], list)
+        and data["x"][0]
+        and not isinstance(data["x"][0][0], str)
+    ):
+        return {"x": _as_array(place, data["x"]), "y": data["y"]}
     return data
 
 
 def _clients(train: Users, test: Users | None, held_out: Users, convert: Any) -> dict[str, list[Client]]:
     """Clients of both kinds, whose samples `convert` makes arrays of, given (user, x, y)."""
 
-    def of(name: str, data: dict[str, list]) -> Client:
+    def of(name: str, data: dict[str, Sequence]) -> Client:
         if test is None:
             return Client(name, *convert(name, data["x"], data["y"]))
         tested = test.get(name, {"x": [], "y": []})
@@ -120,28 +126,38 @@ def _clients(train: Users, test: Users | None, held_out: Users, convert: Any) ->
 
 
 def _numbers(what: str, train: Users, test: Users | None, held_out: Users, options: Options) -> Source:
-    """FEMNIST: 784 numbers from 0 to 1 are an image; other numbers are features."""
-    width = len(next(data["x"][0] for data in train.values() if data["x"]))
+    """FEMNIST: images; other numbers are features."""
+    like = next(data["x"] for data in train.values() if len(data["x"]))
 
-    def convert(name: str, x: list, y: list) -> tuple[np.ndarray, np.ndarray]:
+    def convert(name: str, x: Sequence, y: list) -> tuple[np.ndarray, np.ndarray]:
         place = f'{what}, user "{name}"'
-        for sample in x:
-            if not isinstance(sample, list) or len(sample) != width:
-                raise UserError(f"{place}: a sample is {str(sample)[:40]}; expected {width} numbers")
-        try:
-            inputs = np.array(x, np.float32).reshape(len(x), width)
-        except (TypeError, ValueError) as error:
-            raise UserError(f"{place}: samples are not numbers ({error})") from None
-        if not np.isfinite(inputs).all():
-            raise UserError(f"{place}: a sample has a number that is not finite")
-        if width != _IMAGE:
-            return inputs, whole_labels(place, y)
-        if len(inputs) and not 0 <= inputs.min() <= inputs.max() <= 1:
-            raise UserError(f"{place}: pixels from {inputs.min():g} to {inputs.max():g}; expected 0 to 1")
-        pixels = np.rint(255 * inputs).astype(np.uint8)
-        return pixels.reshape(-1, 1, 28, 28), whole_labels(place, y)
+        if len(x) and not isinstance(x, np.ndarray):
+            raise UserError(f"{place}: a sample is {str(x[0])[:40]!r}; those of other users are numbers")
+        return (x if len(x) else like[:0]), whole_labels(place, y)
 
     return Source(what=what, **_clients(train, test, held_out, convert))
+
+
+def _as_array(place: str, samples: list) -> np.ndarray:
+    """Numbers, as soon as they are read: lists of them take thirty times the memory.
+
+    784 of them, from 0 to 1, are an image and become bytes.
+    """
+    width = len(samples[0])
+    for sample in samples:
+        if not isinstance(sample, list) or len(sample) != width:
+            raise UserError(f"{place}: a sample is {str(sample)[:40]}; expected {width} numbers")
+    try:
+        values = np.array(samples, np.float32).reshape(len(samples), width)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{place}: samples are not numbers ({error})") from None
+    if not np.isfinite(values).all():
+        raise UserError(f"{place}: a sample has a number that is not finite")
+    if width != _IMAGE:
+        return values
+    if not 0 <= values.min() <= values.max() <= 1:
+        raise UserError(f"{place}: pixels from {values.min():g} to {values.max():g}; expected 0 to 1")
+    return np.rint(255 * values).astype(np.uint8).reshape(-1, 1, 28, 28)
 
 
 def whole_labels(place: str, labels: Sequence) -> np.ndarray:
