@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fedmpi
+from fedmpi.config import validate
 from fedmpi.errors import UserError
 from fedmpi.results.compare import first_difference
 from fedmpi.results.fairness import fairness, jain, last_values, spread
 from fedmpi.results.groups import group_runs
 from fedmpi.results.plots.clients_figure import draw_clients
 from fedmpi.results.report.page import make_page
+from tests.support.configs import SMALL
 from tests.support.run_files import INITIAL, add_rounds, create_run, finished_run
 
 ACCURACIES = np.array([0.5, 0.25, 1.0, 0.75])
@@ -127,3 +130,15 @@ def test_the_section_of_the_report(tmp_path):
     assert ">62.50</td>" in section
     plain = make_page([fedmpi.load_run(finished_run(tmp_path / "b.h5"))], [])
     assert '<section id="clients">' not in plain
+
+
+def test_a_run_that_goes_on_has_the_same_rows(tmp_path):
+    """Stopped between two evaluations, on the way to the next, and resumed."""
+    config = validate.parse(SMALL, "small.toml", ["run.num_rounds=6", "run.eval_clients_every=2"])
+    tables = tomllib.loads(config.to_toml())
+    whole = fedmpi.run(tables, out=tmp_path / "whole.h5")
+    stopped = fedmpi.run(tables, out=tmp_path / "cut.h5", on_round=lambda completed: completed == 2)
+    assert sorted(stopped.clients_eval["round"].unique()) == [0, 2]
+    resumed = fedmpi.resume(tmp_path / "cut.h5")
+    assert resumed.clients_eval.equals(whole.clients_eval)
+    assert sorted(resumed.clients_eval["round"].unique()) == [0, 2, 4, 6]
