@@ -84,7 +84,7 @@ def prepare_pack(
 ) -> list[tuple[Simulation, dict[str, Any]]]:
     """Collective. As `prepare`, for runs that go on in lockstep; PackError if they cannot."""
     from fedmpi.experiments.provenance import describe_job  # here, since torch takes seconds to load
-    from fedmpi.simulation.loop import make_pack
+    from fedmpi.simulation.pack import make_pack
 
     device = comm.try_on_all(lambda: device_of(comm, configs[0].run))
     return [

@@ -8,6 +8,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from fedmpi.mpi.watch import pulse
+from fedmpi.storage.columns import DEVICE_MEMORY, IN_ALL, MEMORY
 
 if TYPE_CHECKING:
     import torch
@@ -62,6 +63,15 @@ class Stopwatch:
     def elapsed_here(self) -> float:
         """Seconds of this leg."""
         return time.perf_counter() - self._begin
+
+    def phases(self, device: torch.device) -> dict[str, float]:
+        """Where this rank's time went, and the most memory it took."""
+        return {
+            **self.seconds,
+            IN_ALL: self.elapsed_here,
+            MEMORY: peak_memory_mb(),
+            DEVICE_MEMORY: peak_device_memory_mb(device),
+        }
 
 
 def peak_memory_mb() -> float:

@@ -8,14 +8,14 @@ accumulates, amplifies and writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
 
 from fedmpi.config import Config
 from fedmpi.config.records import replace
-from fedmpi.data.loading import Shards, load_pack, load_shards
+from fedmpi.data.loading import Shards, load_shards
 from fedmpi.data.ownership import parts_for
 from fedmpi.methods import Method, Round, ServerState, WarmUp, make_method
 from fedmpi.models import build_model, may_be_random
@@ -26,7 +26,7 @@ from fedmpi.mpi import Comm
 from fedmpi.mpi.watch import pulse
 from fedmpi.participation import make_participation
 from fedmpi.simulation import late
-from fedmpi.simulation.clock import Stopwatch, peak_device_memory_mb, peak_memory_mb
+from fedmpi.simulation.clock import Stopwatch
 from fedmpi.simulation.energy import EnergyMeter
 from fedmpi.simulation.evaluate import Evaluator
 from fedmpi.simulation.lockstep import PackError, Steps, alone
@@ -35,12 +35,13 @@ from fedmpi.simulation.outcome import Listener, Outcome, Output, divergence
 from fedmpi.simulation.population import Population
 from fedmpi.simulation.probe import Probe
 from fedmpi.simulation.rank_report import RankReport
-from fedmpi.simulation.server_vectors import broadcast, may_stay_on_device, norm, on_host, to_device
+from fedmpi.simulation.round_rows import add_rows
+from fedmpi.simulation.server_vectors import broadcast, may_stay_on_device, on_host, to_device
 from fedmpi.simulation.shares import NonFiniteUpdateError
 from fedmpi.simulation.stopping import StopRequest
 from fedmpi.simulation.training import Order, Training
 from fedmpi.storage.checkpoint import Checkpoint
-from fedmpi.storage.columns import DEVICE_MEMORY, DIVERGED, DONE, IDLE, IN_ALL, MEMORY, REDUCTION, STOPPED
+from fedmpi.storage.columns import DIVERGED, DONE, IDLE, REDUCTION, STOPPED
 from fedmpi.tasks import make_task
 
 _NOWHERE = Output()
@@ -242,14 +243,7 @@ class Simulation:
             completed=self.completed,
             stop_code=self.stop_code if status == STOPPED else 0,
             divergence=diverged,
-            phases=self.comm.gather(
-                {
-                    **self.clock.seconds,
-                    IN_ALL: self.clock.elapsed_here,
-                    MEMORY: peak_memory_mb(),
-                    DEVICE_MEMORY: peak_device_memory_mb(self.model.values.device),
-                }
-            ),
+            phases=self.comm.gather(self.clock.phases(self.model.values.device)),
         )
         output.finish(self, outcome)
         return outcome
@@ -313,28 +307,9 @@ class Simulation:
         # What the ranks agreed on, and this round's rows of the result file.
         self.stop_code, self._checkpoint_due = reduced.stop, reduced.checkpoint
         if output.takes_rows:
-            there = current.takes_part
-            output.add(
-                "train",
-                round=t,
-                participants=int(there.sum()),
-                weighted_sum_norm=norm(reduced.sums["weighted_sum"]),
-                is_amplification=is_amplification,
-                wall_time_s=self.clock.elapsed,
-                compute_time_s=reduced.compute_time,
-                comm_time_s=self._comm_seconds() - comm_before,
-                idle_time_s=reduced.idle_time,
-            )
-            output.add(
-                "participation",
-                round=t,
-                client=current.clients[there],
-                weight=current.weights[there],
-                update_max=reduced.update_max[there],
-            )
-            away, arrives = self.participation.undelivered(t)
-            if len(away):
-                output.add("undelivered", round=t, client=away, arrives=arrives)
+            times = self.clock.elapsed, self._comm_seconds() - comm_before
+            undelivered = self.participation.undelivered(t)
+            add_rows(output, current, reduced, undelivered, *times, is_amplification=is_amplification)
 
     def choose(self, t: int, method: Method) -> Round:
         """Collective. Who takes part in round t: what participation says and the method makes of it."""
@@ -346,16 +321,3 @@ class Simulation:
 
     def _comm_seconds(self) -> float:
         return self.clock.seconds[IDLE] + self.clock.seconds[REDUCTION]
-
-
-def make_pack(
-    comm: Comm, configs: Sequence[Config], device: torch.device, stops: Sequence[StopRequest | None]
-) -> list[Simulation]:
-    """Collective. Runs that share a data set and what trains their clients; PackError if they cannot."""
-    shards, made = load_pack(comm, configs, device), []
-    for config, stop, own in zip(configs, stops, shards, strict=True):
-        beside = made[0] if made else None
-        made.append(
-            Simulation(comm, config, device, stop, shards=own, beside=beside, num_packed=len(configs))
-        )
-    return made

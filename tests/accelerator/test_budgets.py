@@ -6,7 +6,7 @@ import pytest
 
 from fedmpi.config import validate
 from fedmpi.simulation.lockstep import in_lockstep
-from fedmpi.simulation.loop import make_pack
+from fedmpi.simulation.pack import make_pack
 from tests.accelerator import simulated_gpu
 from tests.accelerator.cases import BASE, BERNOULLI, CASES, DIRICHLET, LOOP, METHODS
 from tests.accelerator.runs import as_in_a_run, look_at_test, simulate

@@ -13,8 +13,8 @@ from fedmpi.data.prepared import Dataset, read_dataset, write_dataset
 from fedmpi.experiments.lifecycle import start
 from fedmpi.mpi import Comm
 from fedmpi.simulation.lockstep import in_lockstep
-from fedmpi.simulation.loop import make_pack
 from fedmpi.simulation.outcome import Output
+from fedmpi.simulation.pack import make_pack
 from fedmpi.storage.reader import Run, load_run
 
 pytestmark = pytest.mark.mpi

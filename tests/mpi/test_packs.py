@@ -11,8 +11,9 @@ import torch
 from fedmpi.config import METHODS, validate
 from fedmpi.errors import ClientError
 from fedmpi.simulation.lockstep import PackError, in_lockstep
-from fedmpi.simulation.loop import Simulation, make_pack
+from fedmpi.simulation.loop import Simulation
 from fedmpi.simulation.outcome import Output
+from fedmpi.simulation.pack import make_pack
 from tests.support.configs import SELECTION_OF
 
 pytestmark = pytest.mark.mpi

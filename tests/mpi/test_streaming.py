@@ -9,7 +9,8 @@ import torch
 from fedmpi.config import validate
 from fedmpi.errors import ClientError
 from fedmpi.simulation.lockstep import in_lockstep
-from fedmpi.simulation.loop import Simulation, make_pack
+from fedmpi.simulation.loop import Simulation
+from fedmpi.simulation.pack import make_pack
 from fedmpi.simulation.parts import Part
 from fedmpi.simulation.shares import NonFiniteUpdateError
 from tests.mpi.test_packs import BASE, Notes, alone
