@@ -163,10 +163,11 @@ def test_the_small_cnn_is_initialised_as_pytorch_does(config):
 @pytest.mark.parametrize("name", MODELS)
 def test_seed_decides_the_initial_model(config, name):
     """The same seed gives the same initial model, whatever torch drew before; another seed another."""
-    shape = {**CNNS, "cnn-small": CIFAR}.get(name, (2,))
+    shape = {**CNNS, "cnn-small": CIFAR, "resnet18-gn": CIFAR}.get(name, (2,))
+    num_tokens = 7 if MODELS.fact(name, "takes_tokens") else 0
 
     def initial(seed: int) -> np.ndarray:
-        module = build_model(config(name, f"run.seed={seed}"), shape, 10)
+        module = build_model(config(name, f"run.seed={seed}"), shape, 10, num_tokens)
         return FlatModel(module, torch.float32, CPU).initial
 
     first = initial(1)
