@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.DoctestItem):
             item.own_markers = [mark for mark in item.own_markers if mark.name != "skip"]
+
+
+@pytest.fixture(autouse=True)
+def _subnormal_numbers() -> Iterator[None]:
+    """A run flushes them to zero, for the whole process; the next test has them again."""
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_flush_denormal(False)
 
 
 @pytest.fixture
