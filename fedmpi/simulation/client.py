@@ -193,7 +193,11 @@ class LocalTrainer:
     def _kind(self, task: Task) -> Hashable:
         """What tasks must have in common for their clients to be trained together."""
         rate = None if self._gradients.takes_rates else task.current.local_lr
-        return task.is_plain, rate
+        return task.is_plain, rate, self._at_once(task)
+
+    def _at_once(self, task: Task) -> bool:
+        """Whether all local steps of its clients are one call of machine code, whoever is beside them."""
+        return isinstance(self._gradients, Compiled) and task.is_plain and self._gradients.takes(task.works)
 
     def _group_size(self, left: int) -> int:
         """How many of `left` clients that draw alike are trained next."""
@@ -201,8 +205,8 @@ class LocalTrainer:
 
     def _train_group(self, updates: Tensor, group: Group, failures: Failures) -> None:
         work, task = group.works[0], group.pieces[0].task
-        if isinstance(self._gradients, Compiled) and group.is_plain and self._gradients.takes(work):
-            self._train_compiled(self._gradients, updates, group)
+        if self._at_once(task):
+            self._train_at_once(updates, group)
             return
         reseed(task, work)
         step, rates, is_first = self._step(updates, group, failures), _rates(group, updates), True
@@ -211,11 +215,11 @@ class LocalTrainer:
             is_first = False
             self._after_step()
 
-    def _train_compiled(self, compiled: Compiled, updates: Tensor, group: Group) -> None:
-        """All local steps of each run's clients at once."""
+    def _train_at_once(self, updates: Tensor, group: Group) -> None:
+        """All local steps of each run's clients."""
         for piece in group.pieces:
             rate = piece.task.current.local_lr
-            compiled.train(piece.start, updates[piece.here], group.works[piece.here], rate)
+            self._gradients.train(piece.start, updates[piece.here], group.works[piece.here], rate)
             self._after_step()
 
     def _step(self, updates: Tensor, group: Group, failures: Failures) -> Step:

@@ -72,9 +72,11 @@ class Compiled(Dense):
 
         return add
 
-    def takes(self, work: Work) -> bool:
-        """Whether `train` can read a client's samples."""
-        data = work.data
+    def takes(self, works: Sequence[Work]) -> bool:
+        """Whether `train` can read the samples of some clients of a run."""
+        if not works:
+            return False
+        data = works[0].data
         return (
             data.inputs.dtype in _STORED and data.normalise.dtype == torch.float32 and not data.is_changed
         )
