@@ -43,6 +43,10 @@ LATE = (
     "participation.late_rounds=[1, 2]",
 )
 DIRICHLET = ('data.partition="dirichlet"', "data.alpha=0.3")
+TEXT = (
+    'task.name="next-character"', 'data.dataset="synthetic-text"', 'data.partition="iid"',
+    "data.sequence_length=5", "data.train_samples=280", "model.width=8", "run.num_rounds=2",
+)  # fmt: skip
 CASES: dict[str, tuple[str, ...]] = {
     "logistic": (),
     "mlp": ('model.name="mlp"', "model.hidden=[33,17]"),
@@ -51,6 +55,8 @@ CASES: dict[str, tuple[str, ...]] = {
     "loop in float64": (LOOP, 'run.dtype="float64"'),
     "the paper's CNN": CNN,
     "CNN by vmap": (*CNN, 'algorithm.engine="batched"'),
+    # By vmap: by the loop a CPU takes torch's own LSTM, which rounds in another order.
+    "text by LSTM": (*TEXT, 'model.name="char-lstm"', 'algorithm.engine="batched"'),
     "augmented": ("data.augment=true",),
     "augmented loop": ("data.augment=true", LOOP),
     "clipped": ("algorithm.clip_norm=0.5",),
