@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedmpi.data.evaluation import EvalData, Normaliser
+from fedmpi.data.shard import Work
 from fedmpi.errors import ClientError
 from fedmpi.models.engines import forward, kernels
-from fedmpi.models.engines.compiled import Compiled, CompiledOutputs
+from fedmpi.models.engines.compiled import CompiledOutputs
 from fedmpi.models.flat import FlatModel
 from tests.unit.test_engines import dense, trainer, updates_of
 
@@ -81,18 +82,23 @@ def test_what_is_not_finite_stays_so(bad, widths):
     assert not torch.isfinite(updates_of(made, [0])[0]).all()
 
 
-def test_a_label_beyond_the_outputs_is_an_error():
-    """Kernels do not check the bounds of arrays by themselves."""
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_label_beyond_the_outputs_is_an_error(at_once):
+    """Kernels do not check the bounds of arrays by themselves: all steps at once, and step by step."""
     made = trainer(dense(12, 4), "batched", (3, 4), [20], 16)
-    assert isinstance(made._gradients, Compiled)
+    made.data.is_changed = not at_once  # as with augmentation: step by step
+    made.data.noise_std = 0.0
+    assert made._gradients.takes([Work(made.data, 0, 0)]) is at_once
     made.data.labels[:] = 4
     with pytest.raises(ClientError, match="label is not among the model's outputs"):
         updates_of(made, [0])
 
 
-def test_samples_of_another_size_are_an_error():
+@pytest.mark.parametrize("at_once", [True, False])
+def test_samples_of_another_size_are_an_error(at_once):
     """The same for samples."""
     made = trainer(dense(12, 4), "batched", (3, 5), [20], 16)
+    made.data.is_changed = not at_once
     with pytest.raises(ClientError, match="as many numbers as the model takes"):
         updates_of(made, [0])
 

@@ -37,6 +37,7 @@ def may_compute_outputs(model: FlatModel, data: EvalData) -> bool:
         values.device.type == "cpu"
         and values.dtype == torch.float32
         and data.inputs.dtype in _STORED
+        and data.inputs[:1].numel() == min(len(data.inputs), 1) * model.dense_layers[0].in_features
         and model.num_params <= _IN_CACHE
     )
 
@@ -61,6 +62,8 @@ class Compiled(Dense):
             batch = labels.shape[1]
             values, slopes = self._split(batch)
             samples, wanted = inputs.reshape(len(target), -1).numpy(), labels.numpy()
+            if samples.shape[1] != batch * self._widths[0]:
+                raise ValueError("samples do not have as many numbers as the model takes")
             for i, row in enumerate(rows):
                 if is_first:
                     row[:] = 0
@@ -132,7 +135,7 @@ class CompiledOutputs:
     def __init__(self, models: Sequence[FlatModel], data: EvalData) -> None:
         from fedmpi.models.engines import kernels
 
-        self._kernels, self._models, self._data = kernels, models, data
+        self._kernels, self._models = kernels, models
         self._sizes = _widths(models[0].dense_layers)
         self._stacked = np.empty((len(models), models[0].num_params), np.float32)
         self._factors = factors_of(data.normalise, data.inputs.shape[1:])
